@@ -12,6 +12,7 @@ from perfkit.advice.line_kinds import OTHER, kind_of_source
 from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
 from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.busy import Busy
+from perfkit.base.plain import fields
 from perfkit.base.words import fmt_ms, fmt_s, fmt_share, plural
 from perfkit.measure.summary import Summary
 from perfkit.measure.verdict import DATA_BOUND_FROM, PARTLY_FROM
@@ -84,14 +85,7 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """This diagnosis as plain JSON types."""
-        return {
-            "bound_by": self.bound_by,
-            "first": list(self.first),
-            "is_tentative": self.is_tentative,
-            "sentence": self.sentence,
-            "no_cure": self.no_cure,
-            "findings": [f.to_dict() for f in self.findings],
-        }
+        return fields(self, without=("is_one_sided",))
 
 
 def diagnose(

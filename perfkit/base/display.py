@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.plain import fields, plain
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -41,11 +43,11 @@ class Shown:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return dict(_show(".plain").fields(self))
+        return fields(self)
 
     def to_json(self) -> str:
         """:meth:`to_dict` as JSON, with what is private: ``save("x.json")`` takes that out."""
-        return json.dumps(_show(".plain").plain(self), indent=1, allow_nan=False)
+        return json.dumps(plain(self), indent=1, allow_nan=False)
 
     def to_markdown(self, *, scrub: bool = True) -> str:
         """The result as Markdown, for a pull request; names are escaped.

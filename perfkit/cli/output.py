@@ -47,7 +47,7 @@ def say(result: Shown, *, as_json: bool, verbose: bool = True, scrub: bool = Fal
 
 def json_of(result: Shown, *, scrub: bool) -> str:
     """A result as JSON; private data are removed where that is asked for."""
-    from perfkit.show.plain import plain
+    from perfkit.base.plain import plain
 
     data = plain(result)
     if scrub:

@@ -28,6 +28,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import Provenance, facts, stamp
 from perfkit.base.machine.busy import BusyMark, this_thread
+from perfkit.base.plain import fields
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_chosen_share, fmt_interval, fmt_ratio, fmt_s, fmt_share
 from perfkit.measure.clock import Clock, clock_in_use
@@ -126,27 +127,7 @@ class Comparison(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """This result as plain JSON types."""
-        return {
-            "names": list(self.names),
-            "a": self.a.to_dict(),
-            "b": self.b.to_dict(),
-            "ratio": self.ratio,
-            "low": self.low,
-            # JSON has no infinity
-            "high": self.high if math.isfinite(self.high) else None,
-            "confidence": self.confidence,
-            "n_blocks": self.n_blocks,
-            "different": self.different,
-            "faster": self.faster,
-            "sentence": self.sentence,
-            "warnings": list(self.warnings),
-            "provenance": self.provenance.to_dict(),
-            "repeats": list(self.repeats),
-            "stopped": self.stopped,
-            "duration_s": self.duration_s,
-            "detectable": self.detectable,
-            "power_for_3_percent": self.power(),
-        }
+        return fields(self, "faster", power_for_3_percent=self.power())
 
 
 def compare(

@@ -17,7 +17,7 @@ purpose, in which no cause is named.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from perfkit.base.machine.loading import LoaderUse
 from perfkit.base.words import fmt_bound, fmt_bytes, fmt_share, plural
@@ -79,13 +79,6 @@ class LoaderCause:
     def sentence(self) -> str:
         """The cause and its first evidence."""
         return f"{self.title}: {self.evidence[0]}."
-
-    def to_dict(self) -> dict[str, Any]:
-        """This as plain JSON types."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {
-            "evidence": list(self.evidence),
-            "doubts": list(self.doubts),
-        }
 
 
 def loader_cause(

@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,20 +58,6 @@ class Summary(Shown):
     minimum: float
     maximum: float
     warnings: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """This summary as plain JSON types."""
-        return {
-            "n": self.n,
-            "median": self.median,
-            "low": self.low,
-            "high": self.high,
-            "confidence": self.confidence,
-            "unit": self.unit,
-            "minimum": self.minimum,
-            "maximum": self.maximum,
-            "warnings": list(self.warnings),
-        }
 
 
 def summarize(

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from perfkit.base.plain import fields
+
 # Medians of at most this many bins: outliers drop out, and all pairs stay cheap (780).
 _BINS = 40
 # Fewer points cannot show a trend.
@@ -54,14 +56,7 @@ class Trend:
         return self.change / start if start > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "slope": self.slope,
-            "low": self.low,
-            "high": self.high,
-            "change": self.change,
-            "relative": self.relative,
-            "clear": self.clear,
-        }
+        return fields(self, "relative", without=("level",))
 
 
 def trend(values: npt.ArrayLike, x: npt.ArrayLike | None = None) -> Trend | None:

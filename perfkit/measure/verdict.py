@@ -15,6 +15,7 @@ from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.busy import Busy
 from perfkit.base.machine.loading import LoaderUse
+from perfkit.base.plain import fields
 from perfkit.base.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.measure import slow_steps
 from perfkit.measure._student import t_quantile
@@ -119,15 +120,7 @@ class MemoryUse:
     creep: Trend | None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "label": self.label,
-            "first_bytes": self.first_bytes,
-            "last_bytes": self.last_bytes,
-            "highest_bytes": self.highest_bytes,
-            "n_readings": self.n_readings,
-            "creep_bytes_per_step": None if self.creep is None else self.creep.to_dict(),
-        }
+        return fields(self, without=("creep",), creep_bytes_per_step=self.creep)
 
 
 @dataclass(frozen=True)
@@ -229,34 +222,8 @@ class RunSummary(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """This summary as plain JSON types, without the curve."""
-        return {
-            "name": self.name,
-            "sentence": self.sentence,
-            "ended": self.ended,
-            "n_steps": self.n_steps,
-            "n_batches": self.n_batches,
-            "n_epochs": self.n_epochs,
-            "n_unfinished": self.n_unfinished,
-            "group": self.group,
-            "busy": None if self.busy is None else self.busy.to_dict(),
-            "why_waiting": None if self.why_waiting is None else self.why_waiting.to_dict(),
-            "wall_s": self.wall_s,
-            "step": None if self.step is None else self.step.to_dict(),
-            "mean_step_ms": self.mean_step_ms,
-            "wait_share": self.wait_share,
-            "wait_low": self.wait_low,
-            "wait_high": self.wait_high,
-            "batch_size": self.batch_size,
-            "samples_per_s": self.samples_per_s,
-            "steps_per_s": self.steps_per_s,
-            "starts_ms": list(self.starts_ms),
-            "drift": None if self.drift is None else self.drift.to_dict(),
-            "memory": None if self.memory is None else self.memory.to_dict(),
-            "update_share": self.update_share,
-            "phases_s": {one.name: one.seconds for one in self.phases},
-            "warnings": list(self.warnings),
-            "provenance": self.provenance.to_dict(),
-        }
+        phases_s = {one.name: one.seconds for one in self.phases}
+        return fields(self, without=("phases",), phases_s=phases_s)
 
 
 def summarize_run(facts: RunFacts) -> RunSummary:

@@ -16,6 +16,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine import Provenance, facts, stamp
+from perfkit.base.plain import fields
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.memory.allocator import AllocatorMeter, AllocatorUse
@@ -134,26 +135,7 @@ class DeviceAccount:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return {
-            "device": self.device,
-            "start_bytes": self.start_bytes,
-            "peak_bytes": self.peak_bytes,
-            "end_bytes": self.end_bytes,
-            "left_behind_bytes": self.left_behind_bytes,
-            "freed_bytes": self.freed_bytes,
-            "kept_bytes": self.kept_bytes,
-            "half_batch_peak_bytes": self.half_batch_peak_bytes,
-            "rise_bytes": self.rise_bytes,
-            "at_start_bytes": dict(self.at_start_bytes),
-            "at_peak_bytes": dict(self.at_peak_bytes),
-            "at_end_bytes": dict(self.at_end_bytes),
-            "n_allocations": self.n_allocations,
-            "allocator": self.allocator.to_dict() if self.allocator else None,
-            "by_module": [module.to_dict() for module in self.by_module],
-            "by_line": [line.to_dict() for line in self.by_line],
-            "curve": self.curve.to_dict(),
-            "function_lines": [line.to_dict() for line in self.function_lines],
-        }
+        return fields(self, "left_behind_bytes", "kept_bytes", "rise_bytes")
 
 
 @dataclass(frozen=True)
@@ -289,27 +271,15 @@ class MemoryAccount(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return {
-            "type": "memory",
-            "device": self.device,
-            "peak_bytes": self.peak_bytes,
-            "half_batch_peak_bytes": self.half_batch_peak_bytes,
-            "left_behind_bytes": self.left_behind_bytes,
-            "at_peak_bytes": dict(self.at_peak_bytes),
-            "devices": [device.to_dict() for device in self.devices],
-            "resident": self.resident.to_dict(),
-            "n_operators": self.n_operators,
-            "n_steps": self.n_steps,
-            "seconds": self.seconds,
-            "ended_by": self.ended_by,
-            "complete": self.complete,
-            "counted": self.counted,
-            "out_of_memory": self.out_of_memory,
-            "requested_bytes": self.requested_bytes,
-            "would_help": list(self.would_help) if self.out_of_memory else [],
-            "warnings": list(self.warnings),
-            "provenance": self.provenance.to_dict(),
-        }
+        of_the_device = (
+            "device",
+            "peak_bytes",
+            "half_batch_peak_bytes",
+            "left_behind_bytes",
+            "at_peak_bytes",
+        )
+        would_help = self.would_help if self.out_of_memory else ()
+        return fields(self, *of_the_device, type="memory", would_help=would_help)
 
 
 class Accountant:

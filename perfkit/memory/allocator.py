@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from perfkit.base.device import Device, in_use, of
+from perfkit.base.plain import fields
 
 # The counters, as torch.cuda.memory_stats documents them (see Device.stats).
 _ALLOCATED = "allocated_bytes.all.current"
@@ -70,10 +71,7 @@ class AllocatorUse:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return asdict(self) | {
-            "left_behind_bytes": self.left_behind_bytes,
-            "warnings": list(self.warnings),
-        }
+        return fields(self, "left_behind_bytes")
 
 
 @dataclass(frozen=True)
@@ -92,10 +90,6 @@ class AllocatorState:
     def place(self) -> str:
         """As torch writes the device: ``"cuda:0"``."""
         return of(self.type).place(self.device)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
-        return asdict(self)
 
 
 class _Peaks:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
 from perfkit.base.instrument import Instrument
+from perfkit.base.plain import fields
 from perfkit.base.user_code import cell_names, is_user_code, where
 from perfkit.memory.places import source_of
 
@@ -90,15 +91,8 @@ class Crossings(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return {
-            "to_device_bytes": self.to_device_bytes,
-            "to_host_bytes": self.to_host_bytes,
-            "n_to_device": self.n_to_device,
-            "n_to_host": self.n_to_host,
-            "stand_in": self.stand_in,
-            "warnings": list(self.warnings),
-            "lines": [line.to_dict() for line in self.lines],
-        }
+        totals = ("to_device_bytes", "to_host_bytes", "n_to_device", "n_to_host")
+        return fields(self, *totals)
 
 
 def crossings(step: Callable[[], object]) -> Crossings:

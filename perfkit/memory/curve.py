@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.base.plain import fields
 from perfkit.memory.categories import CATEGORIES, by_name
 from perfkit.memory.ledger import Totals
 
@@ -38,14 +39,8 @@ class Curve:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types; categories that hold nothing are left out."""
-        return {
-            "index": list(self.index),
-            "total_bytes": list(self.total_bytes),
-            "by_category": {k: list(v) for k, v in self.by_category.items() if any(v)},
-            "phase": list(self.phase),
-            "peak": self.peak,
-            "n_events": self.n_events,
-        }
+        some = {name: held for name, held in self.by_category.items() if any(held)}
+        return fields(self, by_category=some)
 
 
 NO_CURVE = Curve((), (), {}, (), 0, 0)

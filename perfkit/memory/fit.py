@@ -6,7 +6,7 @@ import inspect
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from perfkit.base.arguments import check_instance, check_whole, shown
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.plain import fields
 from perfkit.base.progress import Progress
 from perfkit.memory.categories import by_name
 from perfkit.memory.places import LineMemory, ModuleMemory, by_line, by_module
@@ -116,28 +117,13 @@ class Fit(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return {
-            "type": "fit",
-            "batch": self.batch,
-            "peak_bytes": self.peak_bytes,
-            "with_margin_bytes": self.with_margin_bytes,
-            "at_peak_bytes": dict(self.at_peak_bytes),
-            "by_module": [m.to_dict() for m in self.by_module],
-            "by_line": [x.to_dict() for x in self.by_line],
-            "gpus": [asdict(gpu) for gpu in self.gpus],
-            "per_sample_bytes": self.per_sample_bytes,
-            "margin": {
-                "bytes": self.margin_bytes,
-                "share": self.margin_share,
-                "reason": self.margin_reason,
-            },
-            "precision": self.precision,
-            "checkpointing": self.checkpointing,
-            "n_evaluations": self.n_evaluations,
-            "seconds": self.seconds,
-            "warnings": list(self.warnings),
-            "provenance": self.provenance.to_dict(),
+        margin = {
+            "bytes": self.margin_bytes,
+            "share": self.margin_share,
+            "reason": self.margin_reason,
         }
+        parts = ("margin_bytes", "margin_share", "margin_reason")
+        return fields(self, "with_margin_bytes", without=parts, type="fit", margin=margin)
 
 
 def _with_margin(peak_bytes: int) -> int:

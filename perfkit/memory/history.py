@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from perfkit.base.device import here
 from perfkit.base.display import Shown
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.plain import fields
 from perfkit.base.structs import misfit
 from perfkit.memory.requests import Requests, requests_of
 
@@ -101,13 +102,7 @@ class AllocatorHistory(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return {
-            **{k: v for k, v in asdict(self).items() if k != "provenance"},
-            "type": "allocator history",
-            "format": _FORMAT,
-            "fragmented_bytes": self.fragmented_bytes,
-            "provenance": self.provenance.to_dict(),
-        }
+        return fields(self, "fragmented_bytes", type="allocator history", format=_FORMAT)
 
 
 class _Head(Struct):

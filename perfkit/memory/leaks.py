@@ -10,7 +10,7 @@ import gc
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base import torch_compat
@@ -18,6 +18,7 @@ from perfkit.base.arguments import check_function, check_whole
 from perfkit.base.device import in_use
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.plain import fields
 from perfkit.base.uninterrupted import surely
 from perfkit.base.user_code import cell_names, where
 from perfkit.memory.holders import holder_of
@@ -137,20 +138,7 @@ class LeakReport(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return {
-            "type": "leaks",
-            "leaks": [asdict(leak) | {"lines": list(leak.lines)} for leak in self.leaks],
-            "views": [asdict(view) | {"shape": list(view.shape)} for view in self.views],
-            "n_steps": self.n_steps,
-            "bytes_per_step": self.bytes_per_step,
-            "nodes_per_step": self.nodes_per_step,
-            "graph_holder": self.graph_holder,
-            "heap_bytes_per_step": self.heap_bytes_per_step,
-            "resident_bytes_per_step": self.resident_bytes_per_step,
-            "containers": [list(one) for one in self.containers],
-            "warnings": list(self.warnings),
-            "provenance": self.provenance.to_dict(),
-        }
+        return fields(self, type="leaks")
 
 
 def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:

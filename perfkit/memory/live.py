@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.device import Device
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.plain import fields
 from perfkit.base.resident import resident_bytes
 from perfkit.memory.allocator import AllocatorState, allocator_states
 from perfkit.memory.categories import OTHER, UNDECIDED, by_name, name_of
@@ -73,17 +74,9 @@ class MemoryNow(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return {
-            "type": "memory now",
-            "total_bytes": self.total_bytes,
-            "by_device": {device: dict(parts) for device, parts in self.by_device.items()},
-            "n_storages": self.n_storages,
-            "biggest": [asdict(t) | {"shape": list(t.shape)} for t in self.biggest],
-            "resident": {"label": Resident.LABEL, "bytes": self.resident_bytes},
-            "allocators": [state.to_dict() for state in self.allocators],
-            "warnings": list(self.warnings),
-            "provenance": self.provenance.to_dict(),
-        }
+        resident = {"label": Resident.LABEL, "bytes": self.resident_bytes}
+        without = ("resident_bytes",)
+        return fields(self, "total_bytes", without=without, type="memory now", resident=resident)
 
 
 def now(

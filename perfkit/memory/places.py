@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
+from perfkit.base.plain import fields
 from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, where
 from perfkit.memory.categories import OTHER, by_name
@@ -36,7 +37,7 @@ class ModuleMemory:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return asdict(self) | {"by_category": _without_zeros(self.by_category)}
+        return fields(self, by_category=_without_zeros(self.by_category))
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class LineMemory:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return asdict(self) | {"by_category": _without_zeros(self.by_category)}
+        return fields(self, by_category=_without_zeros(self.by_category))
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,6 @@ class FunctionLine:
     at_peak_bytes: int
     at_end_bytes: int
     n_made: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
-        return asdict(self)
 
 
 def by_module(totals: Totals, not_tensors_bytes: int = 0) -> tuple[ModuleMemory, ...]:

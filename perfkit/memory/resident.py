@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfkit.base.plain import fields
 from perfkit.base.resident import resident_bytes
 
 _PROC = Path("/proc/self")
@@ -41,13 +42,7 @@ class Resident:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return {
-            "label": self.LABEL,
-            "before_bytes": self.before_bytes,
-            "after_bytes": self.after_bytes,
-            "peak_bytes": self.peak_bytes,
-            "why_no_peak": self.why_no_peak,
-        }
+        return fields(self, label=self.LABEL)
 
 
 class ResidentMeter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import PerfkitError
 from perfkit.base.instrument import Failure
 from perfkit.base.machine import Provenance, stamp
+from perfkit.base.plain import fields
 from perfkit.base.words import fmt_count, fmt_ms, fmt_s, plural
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 from perfkit.memory.account import MemoryAccount
@@ -103,22 +104,9 @@ class WholeRun(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the recorded events, as plain JSON types; times in s unless named _ms."""
-        return {
-            "type": "run",
-            "program": self.program,
-            "ended": self.ended,
-            "sentence": self.sentence,
-            "rank": self.rank,
-            "wall_s": self.wall_s,
-            "n_steps": self.n_steps,
-            "parts": [asdict(part) for part in self.parts],
-            "steps": None if self.steps is None else self._steps(self.steps),
-            "profile": None if self.profile is None else self.profile.to_dict(),
-            "memory": None if self.memory is None else self.memory.to_dict(),
-            "synclint": None if self.syncs is None else self.syncs.to_dict(),
-            "warnings": list(self.warnings),
-            "provenance": self.provenance.to_dict(),
-        }
+        steps = None if self.steps is None else self._steps(self.steps)
+        without = ("uses_loader", "syncs")
+        return fields(self, without=without, type="run", steps=steps, synclint=self.syncs)
 
     def _steps(self, steps: RunSummary) -> dict[str, Any]:
         said = steps.to_dict()

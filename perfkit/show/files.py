@@ -134,7 +134,7 @@ def _words(result: Any, ending: str, *, title: str, scrub: bool) -> str:
     if ending == ".md":
         return show.markdown(result, scrub=scrub)
     if ending == ".json":
-        from perfkit.show.plain import plain
+        from perfkit.base.plain import plain
 
         data = plain(result)
         return json.dumps(_scrub(data) if scrub else data, indent=1, allow_nan=False) + "\n"

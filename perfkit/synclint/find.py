@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.arguments import check_function
@@ -69,10 +69,6 @@ class Sync(Shown):
     right_after: int = 0
     below: str = ""
     module: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
-        return asdict(self)
 
 
 class Syncs(list[Sync], Shown):

@@ -12,6 +12,7 @@ import pytest
 
 from perfkit.base.machine import loading
 from perfkit.base.machine.loading import LoaderLooks, LoaderUse, ProcessUse
+from perfkit.base.plain import fields
 from perfkit.base.torch_compat import LOADER_WORKER_NAME
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
@@ -163,7 +164,7 @@ def test_what_may_not_be_read_is_unknown_and_said(made: Made):
         "1 of 2 workers lived too short to be seen",
         "how much the workers read from the disk may not be read here",
     )
-    assert use.to_dict()["workers"][0]["disk_bytes"] is None
+    assert fields(use)["workers"][0]["disk_bytes"] is None
 
 
 def test_a_broken_proc_switches_the_look_off_and_raises_nothing(made: Made):

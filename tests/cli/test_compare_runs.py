@@ -18,6 +18,7 @@ import pytest
 from perfkit.base import files
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import stamp
+from perfkit.base.plain import fields
 from perfkit.cli import main
 from perfkit.experiment.compare import store
 from perfkit.experiment.compare._identity import identity
@@ -122,7 +123,7 @@ def test_an_infinite_end_is_null_in_json() -> None:
     ends = {
         high: Matched({}, *known, high, 1, 1, "step", "unclear") for high in (np.inf, 2.0, None)
     }
-    assert {high: one.to_dict()["high"] for high, one in ends.items()} == {
+    assert {high: fields(one)["high"] for high, one in ends.items()} == {
         np.inf: None,
         2.0: 2.0,
         None: None,

@@ -8,6 +8,7 @@ import pytest
 
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine.loading import LoaderUse, ProcessUse
+from perfkit.base.plain import fields
 from perfkit.measure.loader_cause import loader_cause
 
 MB = 10**6
@@ -161,7 +162,7 @@ def test_nothing_seen_nothing_said():
     said = loader_cause(use(doubts=("1 of 3 workers lived too short to be seen",)), lost=0.9)
     assert said is not None
     assert said.doubts == ("1 of 3 workers lived too short to be seen",)
-    assert said.to_dict()["kind"] == "code"
+    assert fields(said)["kind"] == "code"
 
 
 def test_the_verdict_of_a_watched_run_names_the_cause():

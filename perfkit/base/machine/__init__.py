@@ -11,7 +11,7 @@ import contextlib
 import functools
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
@@ -77,10 +77,6 @@ class Provenance(Shown):
         lead = "recorded on" if self.kind == "recorded" else f"{self.kind}:"
         return f"{lead} {', '.join(parts)}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The provenance as plain JSON types; :meth:`from_dict` reads it back."""
-        return asdict(self) | {"versions": dict(self.versions)}
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Provenance:
         """Read what :meth:`to_dict` wrote.
@@ -144,13 +140,6 @@ class Machine(Shown):
                 return capability
         names = ", ".join(c.name for c in self.capabilities)
         raise UsageError(f"no capability is called {name!r}; there are: {names}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """These facts as plain JSON types, as printed by ``perfkit doctor --json``."""
-        return asdict(self) | {
-            "packages": dict(self.packages),
-            "provenance": self.provenance.to_dict(),
-        }
 
 
 def stamp(

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from perfkit.base.machine import _host
 from perfkit.base.machine.gpu_state import GpuHeldBack, GpuReading, read_gpus
 from perfkit.base.machine.held_back import HeldBack, HostReading
 from perfkit.base.machine.quota import QuotaCounters, Throttled, read_quota
+from perfkit.base.plain import fields
 from perfkit.base.words import fmt_count, fmt_number, fmt_share, plural
 
 # A thread without a core for a tenth of the time is measurably delayed.
@@ -195,14 +196,7 @@ class Busy:
 
     def to_dict(self) -> dict[str, Any]:
         """These facts as plain JSON types."""
-        return {
-            **{name: getattr(self, name) for name in self.__dataclass_fields__},
-            "throttled": None if self.throttled is None else asdict(self.throttled),
-            "held_back": None if self.held_back is None else self.held_back.to_dict(),
-            "gpus": [gpu.to_dict() for gpu in self.gpus],
-            "is_busy": self.is_busy,
-            "lost": self.lost,
-        }
+        return fields(self, "is_busy", "lost")
 
 
 class BusyMark:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from perfkit.base.device import in_use
@@ -206,10 +206,6 @@ class GpuHeldBack:
             f"{fmt_share(copies)} of the step, get {fmt_share(part)} of the bandwidth. Look at its "
             "slot, riser and BIOS."
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """These facts as plain JSON types."""
-        return {"held": dict(self.held), "at_end": asdict(self.at_end)}
 
 
 def read_gpus() -> tuple[GpuReading, ...]:

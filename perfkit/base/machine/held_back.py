@@ -11,11 +11,12 @@ most of the rest.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from perfkit.base.machine._host import _words
+from perfkit.base.plain import fields
 from perfkit.base.words import fmt_bytes, fmt_number, fmt_s, fmt_share, plural
 
 _ROOT = Path("/")
@@ -142,7 +143,7 @@ class HeldBack:
 
     def to_dict(self) -> dict[str, Any]:
         """These facts as plain JSON types."""
-        return {**asdict(self), "sentences": list(self.sentences())}
+        return fields(self, sentences=self.sentences())
 
     def _share(self, seconds: float | None) -> float:
         return 0.0 if seconds is None else seconds / max(self.wall_s, 1e-9)

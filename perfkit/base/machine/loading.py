@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -141,10 +141,6 @@ class LoaderUse:
         if not values or None in values or seen_s <= 0:
             return None
         return sum(value for value in values if value is not None) / seen_s
-
-    def to_dict(self) -> dict[str, Any]:
-        """This as plain JSON types; times in seconds."""
-        return asdict(self) | {"doubts": list(self.doubts)}
 
 
 def _has_started_processes() -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from perfkit.base.words import plural
 from perfkit.experiment.compare._tolerance import UNIT_ROUNDOFF, layers_of, tolerances
@@ -45,15 +44,6 @@ class Checked:
     def excess(self) -> float:
         """Difference over tolerance."""
         return self.difference / self.tolerance if self.tolerance else math.inf
-
-    def to_dict(self) -> dict[str, Any]:
-        """This comparison as plain JSON types; an infinite difference becomes None."""
-        return {
-            "what": self.what,
-            "step": self.step,
-            "difference": self.difference if math.isfinite(self.difference) else None,
-            "tolerance": self.tolerance,
-        }
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ that of :func:`perfkit.measure.paired.ratio_interval`.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import Provenance, facts, stamp
 from perfkit.base.machine.busy import BusyMark
+from perfkit.base.plain import fields
 from perfkit.base.printable import printable
 from perfkit.base.progress import Progress, Say, left
 from perfkit.base.words import fmt_ratio
@@ -109,37 +109,11 @@ class ABResult(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """This result as plain JSON types; the runs without their curves."""
-        return {
-            "names": list(self.names),
-            "a": dict(self.a),
-            "b": dict(self.b),
-            "ratio": self.ratio,
-            "low": self.low,
-            "high": self.high if math.isfinite(self.high) else None,
-            "per": self.per,
-            "confidence": self.confidence,
-            "different": self.different,
-            "blocks": [
-                {
-                    "a_ms": block.a_ms,
-                    "b_ms": block.b_ms,
-                    "order": block.order,
-                    "fresh": block.fresh,
-                }
-                for block in self.blocks
-            ],
-            "runs": [
-                {k: v for k, v in run.to_dict().items() if k not in ("curve", "provenance")}
-                for run in self.runs
-            ],
-            "same": None if self.same is None else self.same.to_dict(),
-            "sentence": self.sentence,
-            "warnings": list(self.warnings),
-            "stopped": self.stopped,
-            "duration_s": self.duration_s,
-            "detectable": self.detectable,
-            "provenance": self.provenance.to_dict(),
-        }
+        runs = [
+            {k: v for k, v in run.to_dict().items() if k not in ("curve", "provenance")}
+            for run in self.runs
+        ]
+        return fields(self, "different", runs=runs)
 
 
 def ab(

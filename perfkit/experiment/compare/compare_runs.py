@@ -19,6 +19,7 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
+from perfkit.base.plain import fields
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_chosen_share, fmt_interval, fmt_ratio
 from perfkit.experiment.compare import store
@@ -68,22 +69,6 @@ class Matched:
     def is_regression(self) -> bool:
         """Whether it is slower beyond the margin, or no longer runs."""
         return self.verdict in ("slower", "fails now")
-
-    def to_dict(self) -> dict[str, Any]:
-        """This configuration as plain JSON types; an infinite end becomes None."""
-        return {
-            "values": dict(self.values),
-            "before_ms": self.before_ms,
-            "after_ms": self.after_ms,
-            "ratio": self.ratio,
-            "low": self.low,
-            "high": self.high if self.high is None or math.isfinite(self.high) else None,
-            "n_before": self.n_before,
-            "n_after": self.n_after,
-            "per": self.per,
-            "verdict": self.verdict,
-            "message": self.message,
-        }
 
 
 @dataclass(frozen=True)
@@ -135,19 +120,8 @@ class RunsComparison(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """What ``perfkit compare-runs --json`` prints."""
-        return {
-            "schema": "perfkit.compare-runs/2",
-            "names": list(self.names),
-            "margin": self.margin,
-            "regression": bool(self.regressions),
-            "sentence": self.sentence,
-            "matched": [one.to_dict() for one in self.matched],
-            "only_before": [dict(values) for values in self.only_before],
-            "only_after": [dict(values) for values in self.only_after],
-            "confidence": self.confidence,
-            "warnings": list(self.warnings),
-            "provenance": list(self.provenance),
-        }
+        schema = "perfkit.compare-runs/2"
+        return fields(self, "sentence", schema=schema, regression=bool(self.regressions))
 
 
 def compare_runs(

@@ -61,23 +61,6 @@ class SameResult(Shown):
     n_steps: int = 0
     warnings: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        """This result as plain JSON types."""
-        own = self.own_noise
-        return {
-            "same": self.same,
-            "sentence": self.sentence,
-            "precision": self.precision,
-            "tolerance": self.tolerance,
-            "rule": self.rule,
-            "first": self.first.to_dict() if self.first else None,
-            "losses": [one.to_dict() for one in self.losses],
-            "gradients": [one.to_dict() for one in self.gradients],
-            "own_noise": own if own is None or math.isfinite(own) else None,
-            "n_steps": self.n_steps,
-            "warnings": list(self.warnings),
-        }
-
 
 def same_result(
     a: Callable[[], Any] | RunResult | Sequence[RunResult],

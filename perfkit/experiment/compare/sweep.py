@@ -31,6 +31,7 @@ from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import Provenance, facts, stamp
+from perfkit.base.plain import fields
 from perfkit.base.progress import Progress, Say, left
 from perfkit.base.scratch import scratch_folder
 from perfkit.base.words import fmt_ms, plural
@@ -256,21 +257,8 @@ class Sweep(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """This result as plain JSON types; the store has the runs with their curves."""
-        best = self.best
-        return {
-            "grid": {name: list(values) for name, values in self.grid.items()},
-            "sentence": self.sentence,
-            "best": None if best is None else dict(best.values),
-            "per": self.per,
-            "confidence": self.confidence,
-            "table": self.table(),
-            "skipped": [{"values": dict(s.values), "reason": s.reason} for s in self.skipped],
-            "n_resumed": self.n_resumed,
-            "stopped": self.stopped,
-            "duration_s": self.duration_s,
-            "warnings": list(self.warnings),
-            "provenance": self.provenance.to_dict(),
-        }
+        best = None if self.best is None else self.best.values
+        return fields(self, "sentence", without=("points",), best=best, table=self.table())
 
 
 def sweep(

@@ -62,19 +62,6 @@ class Tuning(Shown):
     warnings: tuple[str, ...]
     duration_s: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """This result as plain JSON types."""
-        return {
-            "start": dict(self.start),
-            "proposed": dict(self.proposed),
-            "recommended": self.recommended,
-            "verified": None if self.verified is None else self.verified.to_dict(),
-            "sweeps": [one.to_dict() for one in self.sweeps],
-            "sentence": self.sentence,
-            "warnings": list(self.warnings),
-            "duration_s": self.duration_s,
-        }
-
 
 def tune(
     workload: Callable[[Settings], Any],

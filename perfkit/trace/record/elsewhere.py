@@ -12,9 +12,10 @@ import bisect
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from perfkit.base.plain import fields
 from perfkit.base.words import fmt_s, fmt_share
 from perfkit.trace.record.lines import LineSamples, Sample, common_frame
 
@@ -148,7 +149,7 @@ class Elsewhere:
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
-        return {**asdict(self), "seconds": self.seconds, "share": self.share}
+        return fields(self, "seconds", "share")
 
 
 def elsewhere(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -32,9 +32,20 @@ def plain(value: Any) -> Any:
     return value.as_posix() if isinstance(value, PurePath) else str(value)
 
 
-def fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass as plain JSON types."""
-    return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.repr}
+def fields(value: Any, *also: str, without: Collection[str] = (), **instead: Any) -> dict[str, Any]:
+    """The fields of a dataclass as plain JSON types; those with ``repr=False`` are left out.
+
+    Args:
+        value: a dataclass.
+        also: properties of it to add.
+        without: fields to leave out.
+        instead: values under names of their own, or in place of the fields of these names.
+    """
+    own = (f.name for f in dataclasses.fields(value) if f.repr)
+    names = [*(name for name in own if name not in (*without, *instead)), *also]
+    return {name: plain(item) for name, item in instead.items()} | {
+        name: plain(getattr(value, name)) for name in names
+    }
 
 
 def _key(key: Any) -> str:
