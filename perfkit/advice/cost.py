@@ -115,7 +115,7 @@ def cost(
     on: Mapping[str, float] | None = None,
     currency: str = "",
 ) -> RunCost:
-    """What an epoch or a run costs, when work on its speed has paid, what another device would ask.
+    """What an epoch or a run costs, when work on its speed pays off, what another device costs.
 
     All prices are yours: perfkit knows none. (``perfkit.limit.prices.EXAMPLE_PRICES`` is a dated
     table with its sources, to look at.)
@@ -124,17 +124,17 @@ def cost(
         step: a step's length in ms, a ``Summary`` in ms, or what ``perfkit.profile`` or
             ``perfkit.open_trace`` returned, or a trace's file. A profile counts with its steps
             without the profiler, where it saw some.
-        price_per_hour: what the machine costs an hour, all its devices together.
-        steps: how many steps the epoch or run has, at least 1. For a price an epoch give those of
+        price_per_hour: what the machine costs per hour, all its devices together.
+        steps: how many steps the epoch or run has, at least 1. For a price per epoch, give those of
             one epoch.
-        before: the step before you made it faster: then you also hear after how many runs the work
-            has paid.
+        before: the step before you made it faster: then you also learn after how many runs the
+            work has paid off.
         work_hours: hours spent on it; 0 where only the saving matters.
         wage_per_hour: what such an hour costs, in the same currency.
         on: other devices, e.g. ``{"H200": 4.5, "L40S": 1.2}``: name of a data sheet → price of
-            such a machine an hour. *Predicted* from the recorded operators; needs a profile or
+            such a machine per hour. *Predicted* from the recorded operators; needs a profile or
             trace with shapes.
-        currency: written behind prices, e.g. ``"USD"``.
+        currency: written after prices, e.g. ``"USD"``.
 
     Returns:
         A :class:`RunCost`: ``price``, ``hours``, ``break_even.runs``, ``elsewhere``. Print or

@@ -156,7 +156,7 @@ def diagnose(
     if first:
         whose = "The recorded steps" if is_outside else "Your steps"
         whose = "That piece" if no_step else whose
-        when = ", as far as a busy machine shows" if is_busy else ""
+        when = ", as far as can be seen on a busy machine" if is_busy else ""
         what = f"{whose}{when}: {_uncapital(what)}"
     if not_steps:
         what = "So there is no verdict on your steps."
@@ -271,7 +271,7 @@ def _profilers(bound: _Bound, case: Case) -> str:
         plain = fmt_share(min(bound.share / (1.0 - case.profilers_idle), 1.0))
         return f", and for {plain} of steps without the profiler, which are {longer} shorter"
     return (
-        f"; it idles for another {fmt_share(case.profilers_idle)}, which is not counted: steps "
+        f"; it idles for {fmt_share(case.profilers_idle)} more, which is not counted: steps "
         f"without the profiler, which slows the host, are {longer} shorter"
     )
 
@@ -290,7 +290,7 @@ def _outside(elsewhere: Elsewhere | None) -> list[Finding]:
     return [
         Finding(
             rule="outside-the-steps",
-            title=f"{fmt_s(largest.seconds)} of the code's {fmt_s(elsewhere.region_s)} went by "
+            title=f"{fmt_s(largest.seconds)} of the code's {fmt_s(elsewhere.region_s)} were spent "
             f"{largest.when}, not in steps like the recorded ones",
             evidence=tuple(s.words() for s in elsewhere.stretches),
             what_to_do=(
@@ -387,7 +387,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
                 "operators"
             ),
             "communication": (
-                f"{part} of each step goes by in exchanges with other ranks, waits included"
+                f"{part} of each step is spent in exchanges with other ranks, waits included"
             ),
             "compute": f"{part} of each step is spent in torch's operators",
         }[bound.part]
@@ -430,7 +430,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
         return words
     if case.on_device and not case.joins_launches and bound.part in _THE_HOSTS:
         return (
-            f"{words[0].upper()}{words[1:]}; of most of the device's work the trace does not say "
+            f"{words[0].upper()}{words[1:]}; for most of the device's work the trace does not say "
             "which call launched it, so whether the device waited for the host is not known"
         )
     if bound.part == "host" and case.waiting[0] >= _MOSTLY:

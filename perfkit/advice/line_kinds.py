@@ -56,13 +56,13 @@ IMAGES = LineKind(
     "decoding or changing images",
     "img = Image.open(path)\n"
     'img.draft("RGB", (size, size))  # JPEG: decode at a reduced size\n'
-    "# and in a data set, so that DataLoader workers do it beside the step:\n"
+    "# and in a data set, so that DataLoader workers do it alongside the step:\n"
     "loader = DataLoader(dataset, batch_size, num_workers=4)",
 )
 NUMPY = LineKind(
     "numpy",
     "numpy, which runs on the host while torch waits",
-    "# prepare arrays in the data set, so that DataLoader workers do it beside the step,\n"
+    "# prepare arrays in the data set, so that DataLoader workers do it alongside the step,\n"
     "# or use torch's operator of the same name on the tensor itself",
 )
 FORWARD = LineKind(
@@ -91,7 +91,7 @@ MIXUP = LineKind(
 OTHER = LineKind(
     "python",
     "Python",
-    "# look at what this line does each time; what need not be there, take out.\n"
+    "# look at what this line does each time, and take out what need not be there.\n"
     "# line by line:  %lprun -f the_function the_function(...)",
 )
 

@@ -251,7 +251,7 @@ def profile(
             for at most 20 s.
         steps: steps to profile, 1 to 1000.
         warmup: steps to skip first, because the first ones are not typical; 0 to 1000.
-        repeat: call ``step`` so often instead, 1 to 10000. Only with ``step``.
+        repeat: call ``step`` this many times instead, 1 to 10000. Only with ``step``.
         stacks: record Python stacks. Makes small steps about 50 % slower.
         shapes: record the shapes of operators' inputs, e.g. for FLOPs. Recorded anyway where this
             machine's peaks are known (:func:`perfkit.peaks`): then the profile says how far a step

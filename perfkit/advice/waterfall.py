@@ -31,7 +31,7 @@ def waterfall(
 
     Waiting for data, waits of host and device for each other, launches, copies, Python, operators
     above their least time: each in milliseconds of the mean step, and what its removal would
-    bring at most. Gains do not multiply: one that is removed may uncover another. So each is
+    gain at most. Gains do not multiply: one that is removed may uncover another. So each is
     given in two orders (from the wait for data inwards, and from the kernels outwards), in which
     the gains add up to the step exactly, and alone.
 

@@ -44,9 +44,9 @@ def add(commands: Any) -> None:
     )
     add_json(parser)
     parser.add_argument(
-        "--peaks", action="store_true", help="measure what this machine reaches at best, once"
+        "--peaks", action="store_true", help="measure the best that this machine reaches, once"
     )
-    parser.add_argument("--again", action="store_true", help="with --peaks: measure anew")
+    parser.add_argument("--again", action="store_true", help="with --peaks: measure again")
     parser.add_argument(
         "--device",
         metavar="PLACE",

@@ -64,7 +64,7 @@ def add(commands: Any) -> None:
     )
     move = record.add_mutually_exclusive_group()
     move.add_argument(
-        "--export", type=_file, metavar="FILE", help="write this machine's records into one file"
+        "--export", type=_file, metavar="FILE", help="write this machine's records to one file"
     )
     move.add_argument(
         "--import",

@@ -94,7 +94,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--memory",
         action="store_true",
-        help="account for the memory of the first steps, also if it runs out in them",
+        help="account for the memory of the first steps, even if it runs out in them",
     )
     parser.add_argument(
         "--memory-steps",

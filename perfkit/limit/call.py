@@ -57,7 +57,7 @@ class Call:
     def tensor(self, at: int) -> Tensor:
         found = self.args[at]
         if not isinstance(found, Tensor):
-            raise TypeError(f"argument {at} is no tensor")
+            raise TypeError(f"argument {at} is not a tensor")
         return found
 
     @property
@@ -76,6 +76,6 @@ class Call:
         dims = [list(a.shape) if isinstance(a, Tensor) else [] for a in self.args]
         flops = counted(self.name, dims, self.values)
         if flops is None:
-            raise ValueError("the shapes do not tell")
+            raise ValueError("the shapes do not say")
         dtype = self.tensors[-1].dtype if self.base == "addmm" else self.tensors[0].dtype
         return Work(family, flops, flops * (1 - skipped), int(read), int(written), dtype)

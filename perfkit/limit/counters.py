@@ -154,7 +154,7 @@ def _convolution_backward(call: Call) -> Work:
         call.values,
     )
     if flops is None:
-        raise ValueError("the shapes do not tell")
+        raise ValueError("the shapes do not say")
     mask = str(call.values[10]).lower() if len(call.values) > 10 else "[true, true, true]"
     for_x, for_weight = (part.strip(" []") in ("true", "1") for part in mask.split(",")[:2])
     read = grad.n_bytes + (weight.n_bytes if for_x else 0) + (x.n_bytes if for_weight else 0)

@@ -30,26 +30,26 @@ def peaks(
     again: bool = False,
     folder: str | os.PathLike[str] | None = None,
 ) -> Peaks:
-    """What this machine reaches at best: measured once, in some seconds, then kept.
+    """The best that this machine reaches: measured once, in some seconds, then kept.
 
     FLOP/s of matrix products in each number format, memory at several working sets, copies between
     host and device, the disk, and the time to start an operator. With these known, ``%torchprof``
     also says how far a step is from the least time that this machine needs for it.
 
-    Peaks measured while the machine was busy are too low: they are kept, but measured anew when
-    you ask for them again.
+    Peaks measured while the machine was busy are too low: they are kept, but measured again
+    when you next ask for them.
 
     Args:
         device: ``"cpu"`` or a place such as ``"cuda:1"``; by default the accelerator if torch sees
             one, else the CPU.
-        again: measure anew, although there are peaks of this machine.
+        again: measure again, even if there are peaks of this machine.
         folder: whose disk to measure; by default the current folder.
 
     Returns:
-        A :class:`perfkit.limit.peaks.Peaks`. Print it for a table with the data sheet beside it.
+        A :class:`perfkit.limit.peaks.Peaks`. Print it for a table with the data sheet next to it.
 
     Raises:
-        UsageError: ``device`` is not a text, or ``folder`` no folder.
+        UsageError: ``device`` is not a string, or ``folder`` is not a folder.
         MissingError: torch is not installed, or sees no such device.
         MeasurementError: nothing could be measured.
 
@@ -63,7 +63,7 @@ def peaks(
     if folder is not None and not isinstance(folder, str | os.PathLike):
         raise UsageError(f"folder is {shown(folder)}; give the path of a folder")
     if folder is not None and not os.path.isdir(folder):  # noqa: PTH112 - also a pipe's name
-        raise UsageError(f"folder is {shown(folder)}, which is no folder here")
+        raise UsageError(f"folder is {shown(folder)}, which is not a folder here")
     known = None if again else kept_peaks(device)
     if known is not None and not known.is_spoiled:
         return known
@@ -73,7 +73,7 @@ def peaks(
             _keep(found)
         except UsageError as error:  # they took some seconds: they are told all the same
             return replace(
-                found, notes=(*found.notes, f"not kept, so the next call measures anew: {error}")
+                found, notes=(*found.notes, f"not kept, so the next call measures again: {error}")
             )
     return found
 

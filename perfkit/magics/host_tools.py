@@ -58,7 +58,7 @@ class HostToolsMagics(Magics):
                 raise
             raise UsageError(
                 "%mprun: memory_profiler needs distutils, which this Python no longer has; "
-                "`%pip install setuptools` brings it back, or use `%gpumem -f func statement`"
+                "`%pip install setuptools` restores it, or use `%gpumem -f func statement`"
             ) from error
 
     def _theirs(self, package: str, magics: str) -> Any:
@@ -71,5 +71,5 @@ class HostToolsMagics(Magics):
         except ImportError as error:
             name = package.partition(".")[0]
             raise UsageError(
-                f"{name} cannot be imported here ({error}): `%{remedy(name)}` brings it"
+                f"{name} cannot be imported here ({error}): `%{remedy(name)}` installs it"
             ) from error

@@ -99,7 +99,7 @@ class _FakeTracker(Tracker):
         if tensor.device.type != "cpu":
             raise UsageError(
                 f"will_it_fit: the step made a tensor on {tensor.device}; it is run on fake CPU "
-                "tensors, so make what forward and loss make on the device of what they are given"
+                "tensors, so in forward and loss, make tensors on the device of the inputs"
             )
         inner = torch_compat.inner_tensors(tensor)
         if inner is None:

@@ -183,7 +183,7 @@ def will_it_fit(
     from perfkit.memory.fake_step import FakeTraining
 
     if precision not in _PRECISIONS:
-        raise UsageError(f"precision is {precision!r}; choose of {', '.join(_PRECISIONS)}")
+        raise UsageError(f"precision is {precision!r}; choose one of {', '.join(_PRECISIONS)}")
     _check(model, make_batch, optimizer, loss, gpus_gb)
     check_whole("batch", batch, 1, 2**31)
     began_s = time.perf_counter()

@@ -44,8 +44,8 @@ def _paid(one: BreakEven, of: RunCost) -> str:
     if not one.work_cost or one.runs is None:
         return f"{saved}."
     return (
-        f"{saved}: the {fmt_number(one.work_hours)} h of work ({_amount(one.work_cost, of)}) are "
-        f"paid after {_runs(one.runs)}."
+        f"{saved}: the {fmt_number(one.work_hours)} h of work ({_amount(one.work_cost, of)}) pay "
+        f"off after {_runs(one.runs)}."
     )
 
 
@@ -63,10 +63,10 @@ def _lines(of: RunCost) -> tuple[str, ...]:
     one = of.break_even
     if one is not None and one.runs is not None and one.work_cost and one.runs_low is not None:
         parts.append(
-            f"Over both intervals the work is paid after {_runs(one.runs_low)} to "
+            f"Over both intervals the work pays off after {_runs(one.runs_low)} to "
             f"{_runs(one.runs_high)}."
             if one.runs_high is not None
-            else f"Over both intervals the work is paid after {_runs(one.runs_low)} at the "
+            else f"Over both intervals the work pays off after {_runs(one.runs_low)} at the "
             "earliest, or never."
         )
     return (" ".join(parts),)

@@ -141,7 +141,7 @@ def _compiled_line(p: Profile) -> str:
         return said
     return (
         f"{said} That took as long as {plural(n, 'profiled step')}: if a step took twice as long "
-        "without it, it has paid after as many."
+        "without it, it pays off after as many."
     )
 
 
@@ -172,7 +172,7 @@ def _profiling(p: Profiling) -> Document:
 
 
 _MEASURE_AGAIN = (
-    "These peaks were measured on a busy machine: `perfkit doctor --peaks` measures them anew."
+    "These peaks were measured on a busy machine: `perfkit doctor --peaks` measures them again."
 )
 
 

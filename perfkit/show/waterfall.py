@@ -216,7 +216,7 @@ def _lines(of: Waterfall) -> tuple[str, ...]:
         )
     elif of.orders_differ:
         parts.append(
-            "Host and device work at the same time, so what one removal brings depends on what is "
+            "Host and device work at the same time, so what one removal gains depends on what is "
             "gone already: both orders add up to the step."
         )
     return (" ".join(parts),) if parts else ()

@@ -130,7 +130,7 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
         for the report.
 
     Raises:
-        UsageError: ``step`` cannot be called, ``model`` is no module, or it is called within
+        UsageError: ``step`` cannot be called, ``model`` is not a module, or it is called within
             another ``find_syncs`` or ``no_syncs``.
         Exception: whatever ``step`` raises, unchanged.
 

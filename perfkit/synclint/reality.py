@@ -303,7 +303,7 @@ def _told_of(elsewhere: Sequence[TracedWait]) -> Iterator[str]:
     where = f", the first of them after {place(after.file, after.line)}" if after else ""
     yield (
         f"{n} more wait{'s' * (n != 1)} ({calls}; {fmt_ms(waited_ms)}) happened outside of torch's "
-        f"operators{where}: of a library, perhaps, and not of a line that is known"
+        f"operators{where}: in a library, perhaps, and not on a known line"
     )
 
 

@@ -40,7 +40,7 @@ _PHASES_OF = "means of steps while the plot was drawn, host time"
 #: The caveat of an unconfirmed ratio.
 UNCONFIRMED = (
     "unconfirmed: the runs took place one after the other, so the machine may have changed between "
-    "them; Confirm runs both in turns"
+    "them; Confirm alternates the two"
 )
 
 
@@ -238,7 +238,7 @@ def _ratio_cell(board: Board, run: RunResult) -> dict[str, Any]:
     said = word if compared.different else no_difference(compared.low, compared.high)
     detail = f"{said} {ends}{per}"
     finite = compared.high if np.isfinite(compared.high) else None
-    why = f"{speed.sentence} {plural(speed.n_blocks, 'block')}, run in turns."
+    why = f"{speed.sentence} {plural(speed.n_blocks, 'block')}, run alternately."
     return found | _cell(text, detail) | {"low": compared.low, "high": finite, "why": why}
 
 

@@ -129,7 +129,7 @@ class Lab(anywidget.AnyWidget):
     :meth:`pin` for another one.
 
     Two runs one after the other are not a comparison, because the machine may have changed in
-    between, so their ratio is marked unconfirmed. :meth:`confirm` runs both in turns, in fresh
+    between, so their ratio is marked unconfirmed. :meth:`confirm` alternates the two, in fresh
     processes, and its answer replaces the ratio in the table.
 
     Everything that you can click you can also call: :meth:`run`, :meth:`stop`, :meth:`pause`,
@@ -294,7 +294,7 @@ class Lab(anywidget.AnyWidget):
         self._picture_later(self._board())
 
     def confirm(self, run: int | None = None, *, budget_s: float | None = None) -> ABResult:
-        """Compare a run with the pinned one, in turns and in fresh processes; return the answer.
+        """Compare a run with the pinned one, alternating in fresh processes; return the answer.
 
         The answer replaces the ratio in the table. Ctrl-C stops it and propagates.
 
@@ -438,7 +438,7 @@ class Lab(anywidget.AnyWidget):
     def _confirming(self, line: str) -> None:
         now = self._confirmation
         if now is not None and not self._closed:
-            words = f"Run {now.other} and run {now.base} in turns · {line}"
+            words = f"Run {now.other} and run {now.base} alternating · {line}"
             self.status = _status(_CONFIRMING, words, started=True) | {"confirming": now.other}
 
     def _confirmed_words(self, now: Confirmation) -> str:

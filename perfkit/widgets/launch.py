@@ -44,17 +44,17 @@ def launch(
             function, or one that trains and returns something. Its optimizer's steps are the steps.
         ranks: how many processes, from 2 to 64; they share the cores, unless you have set
             ``OMP_NUM_THREADS``.
-        settings: values that it reads from its argument; ``world_size`` is there by itself.
+        settings: values that it reads from its argument; ``world_size`` is set for you.
         backend: of the process group that exists when the workload begins: ``"gloo"``, ``"nccl"``;
             ``"auto"`` for nccl where each rank has a GPU, else gloo; ``""`` for none.
         steps: how many steps each rank records.
         warmup: how many it lets pass before.
-        hang_s: after so many seconds in which no rank made a step, the job is ended.
-        hosts: how many torchruns share the ranks, as on so many machines: they meet by torchrun's
+        hang_s: the job is ended after this many seconds in which no rank made a step.
+        hosts: how many torchruns share the ranks, as on that many machines: they meet by torchrun's
             rendezvous, here on this machine. It divides ``ranks``.
-        restarts: how often torchrun starts all ranks anew when one has failed
-            (``--max-restarts``); the workload is called again, and what it has to go on from is
-            for it to keep. Not with several hosts.
+        restarts: how often torchrun restarts all ranks when one has failed
+            (``--max-restarts``); the workload is called again, and must itself keep what it
+            resumes from. Not with several hosts.
         live: show a line on all ranks, and what they print, while it runs.
 
     Returns:
@@ -63,7 +63,7 @@ def launch(
         returned, by rank, and ``.failures`` who ended each attempt that was restarted.
 
     Raises:
-        UsageError: an argument that cannot be.
+        UsageError: an argument is invalid.
         WorkloadError: it cannot travel, or a rank failed, died or hung; names the rank.
         MissingError: this torch has no ``torch.distributed``.
 

@@ -67,7 +67,7 @@ def test_a_line_that_ends_a_graph_is_in_the_profile() -> None:
     # it was compiled before the profiled steps, so these say what a step takes
     assert not found.compiles_in_steps
     assert found.steps_of_compiling >= 1
-    assert "it has paid after as many" in said
+    assert "it pays off after as many" in said
     assert found.to_dict()["compiled"]["n_graphs"] == 2
 
 

@@ -454,7 +454,7 @@ def test_a_busy_machine_is_said_first_and_nothing_is_advised() -> None:
     assert told[0].headline.startswith("Data-bound")
     assert [d.is_tentative for d in told] == [False, True]
     assert told[1].headline.startswith("The machine was busy: other programs used 1.5 of 2 cores")
-    assert "as far as a busy machine shows: data-bound" in told[1].headline
+    assert "as far as can be seen on a busy machine: data-bound" in told[1].headline
     assert "Measure again" in told[1].headline
 
 

@@ -37,7 +37,7 @@ def test_work_is_paid_after_so_many_runs() -> None:
     assert one.work_cost == 200
     assert one.runs == pytest.approx(80)
     assert (one.runs_low, one.runs_high) == (None, None)
-    assert "paid after 80.0 such runs" in " ".join(str(found).split())
+    assert "pay off after 80.0 such runs" in " ".join(str(found).split())
 
 
 def test_what_saves_nothing_is_never_paid() -> None:

@@ -93,7 +93,7 @@ def test_a_part_bounds_the_step_from_its_half_on(
 @pytest.mark.parametrize(
     ("part", "profilers", "on_device", "said"),
     [
-        ("sync", 0.03, True, "; it idles for another 3.0 %, which is not counted"),
+        ("sync", 0.03, True, "; it idles for 3.0 % more, which is not counted"),
         ("sync", 0.029, True, ""),
         ("sync", 0.5, False, ""),
         ("compute", 0.25, True, ", and for 80 % of steps without the profiler"),
@@ -702,7 +702,7 @@ OUTSIDE = Elsewhere(10.0, 4, 3.0, (Stretch("what ran after the last step", 9.0, 
         ({"busy": CALM}, [], "Data-bound: 70 % of each step", False),
         (
             {"busy": BUSY}, ["The machine was busy"],
-            "Your steps, as far as a busy machine shows: data-bound: 70 %", False,
+            "Your steps, as far as can be seen on a busy machine: data-bound: 70 %", False,
         ),
         (
             {"not_steps": "These are no steps."}, ["These are no steps."],

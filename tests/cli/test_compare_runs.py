@@ -289,7 +289,7 @@ def test_bad_input_is_exit_code_2_and_one_line(stored, tmp_path, capsys, content
         ("pipe without an end", "the pipe holds more than"),
         ("device", "it is a device"),
         ("larger than memory", "it is larger than 1.00 GiB"),
-        ("cut in its only line", "cut off in the writing"),
+        ("cut in its only line", "cut off while it was written"),
         ("not text", "is not a run"),
         ("compressed", "is not a run"),
     ],

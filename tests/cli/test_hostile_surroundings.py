@@ -79,7 +79,7 @@ def test_a_pipe_is_not_said_to_be_missing(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no folder here"):
+    with pytest.raises(UsageError, match="not a folder here"):
         peaks("cpu", folder=tmp_path / "nosuch", again=True)
 
 

@@ -366,9 +366,9 @@ def test_what_did_not_run_or_told_nothing_is_not_compared():
 @pytest.mark.parametrize(
     ("what", "step", "said"),
     [
-        ("starting weights of a", 0, ": another seed"),
-        ("loss", 0, ", before any update: other data"),
-        ("norm of the gradient", 0, " while the loss agrees: another scale"),
+        ("starting weights of a", 0, ": a different seed"),
+        ("loss", 0, ", before any update: different data"),
+        ("norm of the gradient", 0, " while the loss agrees: a different scale"),
         ("gradient", 0, " while the loss agrees"),
         ("loss", 1, ", after an update"),
         ("norm of the gradient", 1, ", after an update"),

@@ -99,7 +99,7 @@ def test_a_missing_division_is_seen_in_the_gradient_although_the_loss_agrees(
     # four times as long is 300 % longer, as the sentence says it
     assert found.first.difference == pytest.approx(3.0, rel=0.05)
     assert found.losses[0].agrees
-    assert "another scale" in found.sentence
+    assert "a different scale" in found.sentence
 
 
 def test_a_broken_loss_is_seen_in_the_loss() -> None:
@@ -189,7 +189,7 @@ def test_a_model_that_is_kept_between_calls_is_no_riddle() -> None:
 
     found = same_result(trains, trains)
     assert found.same is None
-    assert "build the model anew" in found.sentence
+    assert "rebuild the model" in found.sentence
 
 
 def test_the_callers_random_numbers_go_on_as_if_nothing_was() -> None:

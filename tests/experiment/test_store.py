@@ -116,11 +116,11 @@ def test_a_torn_last_line_is_reported_and_removed(tmp_path):
         path.write_bytes(whole[: second + length])
         lines, notes = read(path)
         assert [line.run.run_id for line in lines] == [1]
-        assert f"cut off in the writing ({length} bytes)" in notes[0]
+        assert f"cut off while it was written ({length} bytes)" in notes[0]
         assert path.stat().st_size == second + length, "reading changes nothing"
         with Store(path, ME) as store:
             assert [line.run.run_id for line in store.lines] == [1]
-            assert "cut off in the writing" in store.notes[0]
+            assert "cut off while it was written" in store.notes[0]
             assert "removed" in store.notes[0]
             store.append(run(2), {"round": 1})
         assert [line.run.run_id for line in read(path)[0]] == [1, 2]
@@ -239,7 +239,7 @@ def test_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
 
 
 def test_a_place_that_cannot_be_is_told(tmp_path):
-    with pytest.raises(StoreError, match="cannot write beside the store"):
+    with pytest.raises(StoreError, match="cannot write next to the store"):
         Store(tmp_path / "missing" / "s.jsonl", ME)
     (tmp_path / "folder").mkdir()
     with pytest.raises(StoreError, match="not a regular file"):

@@ -249,7 +249,7 @@ def test_a_torn_last_line_is_told_and_its_run_is_made_again(tmp_path):
     path.write_bytes(path.read_bytes()[:-100])
     found = sweep(ticking, {"x": [1, 2]}, rounds=2, store=path, **SHORT)
     assert found.n_resumed == 3
-    assert [w for w in found.warnings if "cut off in the writing" in w]
+    assert [w for w in found.warnings if "cut off while it was written" in w]
     assert len(read(path)[0]) == 4
 
 

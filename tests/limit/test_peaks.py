@@ -126,7 +126,7 @@ def test_peaks_that_cannot_be_kept_are_told_all_the_same(
     monkeypatch.setattr(kept, "measured_peaks", lambda device, folder: mine)
     found = perfkit.peaks("cpu")
     assert found.products == mine.products
-    assert "not kept, so the next call measures anew: cannot keep the peaks" in found.notes[-1]
+    assert "not kept, so the next call measures again: cannot keep the peaks" in found.notes[-1]
 
 
 def test_peaks_of_a_busy_machine_are_measured_anew(

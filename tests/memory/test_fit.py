@@ -83,7 +83,7 @@ def test_a_forward_that_makes_tensors_on_a_gpu_is_told() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + torch.arange(4, device="cuda").float().cpu()
 
-    with pytest.raises(UsageError, match=r"made a tensor on cuda.* device of what they are given"):
+    with pytest.raises(UsageError, match=r"made a tensor on cuda.* on the device of the inputs"):
         will_it_fit(Positions(), lambda n: torch.zeros(n, 4), optimizer=None, gpus_gb=())
 
 

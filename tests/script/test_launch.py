@@ -172,7 +172,7 @@ def test_a_job_is_started_anew_after_a_kill_and_says_so() -> None:
     assert found.values == ((0, "1"), (1, "1"))
     assert len(found.failures) == 1
     assert found.failures[0].startswith("Rank 1 died")
-    assert any("started anew after attempt 1: Rank 1 died" in said for said in found.warnings)
+    assert any("restarted after attempt 1: Rank 1 died" in said for said in found.warnings)
 
 
 def _where(settings: Any) -> tuple[str, ...]:

@@ -135,7 +135,7 @@ def test_a_trace_file_says_why_work_is_unknown() -> None:
         "_foreach_add_": "lists of more than 30 tensors: the profiler writes no shapes of these",
         "cat": "the profiler writes no dtypes of lists",
         "sort": "no rule for it",
-        "mm": "its shapes do not tell",
+        "mm": "its shapes do not say",
         "exp": "no shapes recorded",
     }
 

@@ -71,7 +71,7 @@ _SIZES = (
 # Not in place: torch 2.13 recomputes from the changed buffer in the backward pass, and the gradient
 # is wrong (seen with the backends aot_eager and inductor).
 _VALUES = (
-    "# a number that changes, in a graph: keep it in a tensor, which the graph reads anew\n"
+    "# a number that changes, in a graph: keep it in a tensor, which the graph reads afresh\n"
     "self.register_buffer('n', torch.zeros(()))  # then self.n = self.n + 1, not in place\n"
     "# or change it outside of what is compiled"
 )
@@ -81,7 +81,7 @@ def _against(checks: Sequence[str]) -> str:
     """What to do where these checks failed."""
     sizes = [why for why in checks if _OF_SIZES.search(why)]
     if not checks:
-        return f"{_SIZES}\n# TORCH_LOGS=recompiles python train.py  tells why"
+        return f"{_SIZES}\n# TORCH_LOGS=recompiles python train.py  says why"
     parts = ([_SIZES] if sizes else []) + ([_VALUES] if len(sizes) < len(checks) else [])
     return "\n".join(parts)
 

@@ -163,10 +163,10 @@ def images(case: Case) -> Iterator[Finding]:
     limit = case.lost_to("data wait")
     decoding, working = _share(decodes, limit), _share(works, limit)
     if decoding >= 2 * _LEAST_SHARE:
-        evidence = [_samples(decodes, case, "fall into decoding of images inside the DataLoader")]
+        evidence = [_samples(decodes, case, "fall on decoding images inside the DataLoader")]
         if working >= _LEAST_SHARE:
             evidence.append(
-                f"another {fmt_share(working)} is other work on these images: it shrinks with them"
+                f"{fmt_share(working)} more is other work on these images: it shrinks with them"
             )
         gain, formula = amdahl(min(decoding + working, limit))
         yield Finding(

@@ -123,7 +123,7 @@ def sixteen_bits(case: Case) -> Iterator[Finding]:
             *_host_is_next(case),
         ),
         what_to_do=(
-            "# with convolutions first, for itself: model.to(memory_format=torch.channels_last)\n"
+            "# with convolutions, first on its own: model.to(memory_format=torch.channels_last)\n"
             'with torch.autocast("cuda", dtype=torch.bfloat16):  # the weights stay in float32\n'
             "    loss = loss_fn(model(x), y)\n"
             "loss.backward()\n"

@@ -123,7 +123,7 @@ def kept_graph(case: Case) -> Iterator[Finding]:
             "with torch.inference_mode():  # where no gradients are wanted\n    y = model(x)"
         ),
         gain_at_most=1.0,
-        formula="no gain in time that a trace can tell: it frees the memory of the activations",
+        formula="no gain in time that a trace can show: it frees the memory of the activations",
         always=True,
     )
 

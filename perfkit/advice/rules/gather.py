@@ -71,7 +71,7 @@ def shuffled_gather(case: Case) -> Iterator[Finding]:
                 + f" fall on {line.place}",
             ),
             what_to_do=(
-                "# gather the next batch in a worker, beside the step:\n"
+                "# gather the next batch in a worker, alongside the step:\n"
                 f"indices = BatchSampler(RandomSampler({data}), batch_size, drop_last=True)\n"
                 f"loader = DataLoader(TensorDataset({tensor}), sampler=indices, batch_size=None,\n"
                 "                    num_workers=1)  # each index is a whole batch\n"

@@ -141,7 +141,7 @@ def alignment(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="matmul-alignment",
         cures=("compute",),
-        title="16-bit matrix products have dimensions that are no multiple of 8",
+        title="16-bit matrix products have dimensions that are not a multiple of 8",
         evidence=(
             f"{plural(odd.sum() / case.n_steps, 'product')} per step, {fmt_share(share)} of its "
             "time; "

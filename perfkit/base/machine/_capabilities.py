@@ -107,7 +107,7 @@ def _gpu_works(build: TorchBuild | None, gpus: tuple[Gpu, ...]) -> Capability:
             "gpu",
             False,
             "no GPU driver answers, and torch is a CPU build",
-            "nothing needed: all but the GPU's own figures works on the CPU",
+            "nothing needed: everything except the GPU's own figures works on the CPU",
         )
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES") is not None and bool(_gpu._all())
     return Capability(

@@ -169,8 +169,8 @@ class HeldBack:
         why = f" (governor: {self.governor})" if self.governor else ""
         return (
             f"The fastest core ran at {_ghz(clock)} of at most {_ghz(highest)} when this "
-            f"ended{below}: a power limit, heat or a power-saving mode{why} slows all that the "
-            "host does."
+            f"ended{below}: a power limit, heat or a power-saving mode{why} slows everything "
+            "the host does."
         )
 
     def _memory(self) -> str:

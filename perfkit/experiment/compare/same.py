@@ -178,7 +178,7 @@ def _not_comparable(first: Sequence[Trial], second: Sequence[Trial]) -> str:
         return (
             f"a step takes {plural(samples[0], 'sample')} in a and {fmt_count(samples[1])} in "
             "b, so their "
-            f"losses are of other data"
+            f"losses are of different data"
         )
     return ""
 
@@ -225,7 +225,7 @@ def _answer(
             which = "a" if runs[0] < 2 else "b"
             warnings.append(f"{which} ran once: whether it agrees with itself is not known")
     else:
-        sentence = f"Same result as far as {judge.precision} tells: {_agreement(checked)}."
+        sentence = f"Same result as far as {judge.precision} can tell: {_agreement(checked)}."
     return SameResult(
         same=same,
         sentence=sentence,
@@ -244,7 +244,7 @@ def _answer(
 def _unsteady(name: str, differs: Checked) -> str:
     return (
         f"{name} does not agree with itself: in two runs with the same seed its {_said(differs)}. "
-        f"Seed what is random in it (augmentation in particular), and build the model anew in "
+        f"Seed what is random in it (augmentation in particular), and rebuild the model in "
         f"each run"
     )
 
@@ -268,11 +268,13 @@ def _percent(share: float) -> str:
 def _cause(c: Checked) -> str:
     """A possible cause of such a first difference."""
     if c.what.startswith("starting weights"):
-        return ": another seed, or another order of building"
+        return ": a different seed, or a different order of building"
     if c.step == 0 and c.what == "loss":
-        return ", before any update: other data, other random numbers, or another loss"
+        return ", before any update: different data, different random numbers, or a different loss"
     if c.step == 0 and c.what.startswith("norm"):
-        return " while the loss agrees: another scale of the loss, or a gradient that is cut off"
+        return (
+            " while the loss agrees: a different scale of the loss, or a gradient that is cut off"
+        )
     if c.step == 0:
         return " while the loss agrees"
     return ", after an update: the optimizer, or gradients that were not cleared"

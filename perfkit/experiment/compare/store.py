@@ -279,7 +279,7 @@ def _other_schema(schema: Any) -> str:
 
 
 def _torn_note(path: Path, torn: bytes) -> str:
-    return f"the last line of {path} was cut off in the writing ({len(torn)} bytes)"
+    return f"the last line of {path} was cut off while it was written ({len(torn)} bytes)"
 
 
 class _Lock:
@@ -301,7 +301,7 @@ class _Lock:
                 fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
             except OSError as error:
                 raise StoreError(
-                    f"cannot write beside the store {path}: {error.strerror or error}"
+                    f"cannot write next to the store {path}: {error.strerror or error}"
                 ) from error
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -327,7 +327,7 @@ def sweep(
         rounds = count("rounds", rounds, _MOST_ASKED_FOR, least=1)
     if executor is not None and not isinstance(executor, Executor):
         raise UsageError(
-            f"executor={brief(executor, 60)} is no concurrent.futures.Executor: give a "
+            f"executor={brief(executor, 60)} is not a concurrent.futures.Executor: give a "
             "ProcessPoolExecutor, or client.get_executor() of dask.distributed"
         )
     seed = count("seed", seed, HIGHEST_SEED)
@@ -470,7 +470,7 @@ class _Sweeping:
             )
         if beside := overlaps(made):
             self._warnings.append(
-                f"{plural(beside, 'round')} ran beside another one on the same machine, and they "
+                f"{plural(beside, 'round')} ran alongside another on the same machine, and they "
                 "slowed each other: give the executor one worker per machine"
             )
         return "every round asked for"

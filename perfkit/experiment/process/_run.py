@@ -415,8 +415,9 @@ class Run:
         if failure is not None and failure.state == "hung":
             dump = output[min(self._where_from or 0, len(output)) :]
             where = _failure.innermost(dump)
-            hint = "raise step_timeout_s if that may be" if self._first_end_s is not None else ""
-            hint = hint or "raise start_timeout_s if building takes that long"
+            hint = "raise step_timeout_s if a step may take longer"
+            if self._first_end_s is None:
+                hint = "raise start_timeout_s if building takes that long"
             at = f"; it was at {where}" if where else ""
             return Failure("hung", f"{failure.message}{at}; {hint}", dump)
         if failure is not None:

@@ -18,7 +18,7 @@ def run(commands: worker.JobCommands, stream: worker.Stream) -> int:
     if job.world_size == 1:
         return worker.run(job, commands, stream)
     if not isinstance(commands, worker.PipeCommands):
-        words = "several processes need a prepared process, which this system has not"
+        words = "several processes need a prepared process, which this system does not have"
         worker.say_failure(stream, Failure("failed", f"{words}: set world_size=1"))
         return 1
     return _run_ranks(job, commands, stream)

@@ -53,8 +53,8 @@ SETTINGS: tuple[Setting, ...] = (
         "step",
         "Gradients of several batches add up to those of one large batch, in the memory of one.",
         numerics="changes what is learnt",
-        numerics_note="One update for several batches; as the large batch up to rounding, but for "
-        "layers that average over the batch.",
+        numerics_note="One update for several batches; as the large batch up to rounding, except "
+        "for layers that average over the batch.",
         applied_by="training_step",
         _accept=_rules.whole_number(1, _MOST_PARTS),
     ),

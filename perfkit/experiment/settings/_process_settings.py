@@ -179,7 +179,7 @@ SETTINGS: tuple[Setting, ...] = (
         "rebuild",
         "DDP sends gradients in pieces of this size, while the backward pass goes on.",
         numerics="rounding",
-        numerics_note="Gradients are summed in other pieces.",
+        numerics_note="Gradients are summed in different pieces.",
         applied_by="ddp_kwargs",
         _accept=_rules.whole_number(1, _MOST_BUCKET_MB),
     ),

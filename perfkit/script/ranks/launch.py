@@ -70,7 +70,7 @@ class Launching:
         options: what to record.
         hang_s: when no rank has made a step for so long, the job is ended.
         hosts: how many torchruns share the ranks, as on so many machines; divides ``ranks``.
-        restarts: how often torchrun starts all ranks anew when one has failed.
+        restarts: how often torchrun restarts all ranks when one has failed.
     """
 
     ranks: int
@@ -148,7 +148,7 @@ def run_workload(
         failure = _failure(report, job, folder, "\n".join(tail), hung=hung)
         if failure is not None:
             raise failure
-        told = (f"started anew after attempt {n}: {said}" for n, said in enumerate(failures, 1))
+        told = (f"restarted after attempt {n}: {said}" for n, said in enumerate(failures, 1))
         report = replace(report, warnings=(*told, *report.warnings))
         values = tuple(_value(folder / f"value{rank}") for rank in range(how.ranks))
         return LaunchedRun(

@@ -55,7 +55,7 @@ _NO_RULE = "no rule for it"
 _NO_SHAPES = "no shapes recorded"
 _LONG_LISTS = "lists of more than 30 tensors: the profiler writes no shapes of these"
 _NO_DTYPE = "the profiler writes no dtypes of lists"
-_ODD_SHAPES = "its shapes do not tell"
+_ODD_SHAPES = "its shapes do not say"
 _HOST_COPY = re.compile(r"HtoD|DtoH|HostToDevice|DeviceToHost", re.IGNORECASE)
 
 

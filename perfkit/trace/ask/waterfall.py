@@ -299,7 +299,7 @@ def change(before: Waterfall, after: Waterfall) -> WaterfallChange:
 
 
 @question(
-    "waterfall", "What lies between the step and its least time, and what would removal bring?"
+    "waterfall", "What lies between the step and its least time, and what would removal gain?"
 )
 def waterfall(
     trace: Trace,

@@ -252,7 +252,7 @@ def _twice(lengths: Any, size: int, seed: int) -> Any:
 def test_right_answers_pass(answer: Callable[..., Any]) -> None:
     said = repr(batches_of_like_length.check(answer))
     assert said.startswith("Done"), said
-    assert "other texts meet in another epoch" in said
+    assert "different texts meet in another epoch" in said
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ def test_right_answers_pass(answer: Callable[..., Any]) -> None:
         (_not_mixed, "mix the batches, too"),
         (_drops_the_last, "of them are in no batch"),
         (_ragged_pools, "all batches but one have 16 texts"),
-        (_not_seeded, "the same seed gives other batches"),
+        (_not_seeded, "the same seed gives different batches"),
         (_sorts_in_place, "changes the list of lengths"),
         (_twice, "more than once"),
         (lambda lengths, size, seed: [[k] for k in range(len(lengths))], "yours have 1"),

@@ -203,10 +203,10 @@ WRONG = {
     "another rate later on": (_later_rate, "the loss of step 5"),
     "each parameter clipped by itself": (_with(clip=_of_each_parameter), "a gradient that is cut"),
     "gradients never cleared": (_never_cleared, "gradients that were not cleared"),
-    "the other classes weighted": (_with(loss_of=_others_weighted), "or another loss"),
+    "the other classes weighted": (_with(loss_of=_others_weighted), "or a different loss"),
     "another order": (_shuffled, "Not the same result"),
-    "another scale": (_with(scaled=lambda x: x / 0.25 - 0.5), "other data"),
-    "a sum for a mean": (_with(loss_of=lambda s, y: 32 * _weighted_mean(s, y)), "another loss"),
+    "another scale": (_with(scaled=lambda x: x / 0.25 - 0.5), "different data"),
+    "a sum for a mean": (_with(loss_of=lambda s, y: 32 * _weighted_mean(s, y)), "a different loss"),
 }
 
 
@@ -221,7 +221,7 @@ def test_show_counts_and_compares() -> None:
     found = " ".join(repr(training_without_faults.show(_fast)).split())
     assert found.startswith("6 steps")
     assert "times as many" in found
-    assert "Same result as far as fp32 tells" in found
+    assert "Same result as far as fp32 can tell" in found
 
 
 def test_the_rare_class_is_there_and_rare() -> None:

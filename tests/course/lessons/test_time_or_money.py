@@ -134,7 +134,7 @@ def _rounded(by: Callable[[float], int]) -> Callable[..., Any]:
     [
         (lambda now, other, wage: None, "None, never, of every offer"),
         (lambda now, other, wage: "ten", "a number of epochs, or None for never, got str"),
-        (lambda now, other, wage: 3.5, "3.5 is no number of epochs"),
+        (lambda now, other, wage: 3.5, "3.5 is not a number of epochs"),
         (lambda now, other, wage: math.inf, "if it never pays, return None"),
         (lambda now, other, wage: 0, "your function says that it pays from the start"),
         (_with(lambda w: w.per_hour * (w.compute_hours + w.load_hours)), "it pays"),

@@ -56,7 +56,7 @@ def _show(answer: Answer) -> Message:
         items=(
             f"shape {shape} of {kind}",
             f"{fmt_bytes(n_bytes)} of memory",
-            f"{fmt_count(decodes)} files decoded, as far as perfkit sees",
+            f"{fmt_count(decodes)} files decoded, as far as perfkit can see",
         ),
     )
 

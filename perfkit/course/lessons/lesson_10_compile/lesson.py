@@ -302,7 +302,7 @@ in_one_graph = Exercise(
         "most twice, and no line waits for a GPU.",
     ),
     hints=(
-        "Keep the shape: x[mask] has another one for each mask. Multiply by the mask instead.",
+        "Keep the shape: x[mask] has a different one for each mask. Multiply by the mask instead.",
         "keep = mask[:, None].float(), and the mean is (x * keep).sum(0) / keep.sum(). What if "
         "nothing counts? .clamp(min=1).",
         "`if longest > 1` reads a number. Dividing by longest.clamp(min=1) does not.",

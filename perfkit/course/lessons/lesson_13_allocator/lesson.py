@@ -204,7 +204,7 @@ def _check(answer: Answer) -> list[str]:
             "for. Do texts of like length meet?"
         )
     if first != again:
-        raise NotYet("the same seed gives other batches the second time")
+        raise NotYet("the same seed gives different batches the second time")
     met = _pairs(first)
     meet_again = len(met & _pairs(other)) / len(met)
     if meet_again > _MEET_AGAIN:
@@ -224,7 +224,7 @@ def _check(answer: Answer) -> list[str]:
         "each text once, and one batch at most that is smaller",
         f"{padding:.0%} padding; random batches have "
         f"{_padding([list(range(k, k + _SIZE)) for k in range(0, n, _SIZE)], lengths):.0%}",
-        "other texts meet in another epoch, and long and short batches are mixed",
+        "different texts meet in another epoch, and long and short batches are mixed",
     ]
 
 
@@ -232,9 +232,9 @@ batches_of_like_length = Exercise(
     "batches of like length, reshuffled in each epoch",
     spec=(
         "batches(lengths, size, seed) returns a list of batches, each a list of indices of texts.",
-        "Each text is in one batch. All batches have `size` texts, but one that may have fewer.",
+        "Each text is in one batch. All batches have `size` texts, except one that may have fewer.",
         f"At most {_MOST_PADDING:.0%} of the positions of padded batches are padding.",
-        "Another seed lets other texts meet; the same seed gives the same batches.",
+        "A different seed lets different texts meet; the same seed gives the same batches.",
         "Long batches and short ones come in random order.",
     ),
     hints=(

@@ -288,7 +288,7 @@ def _check(answer: Answer) -> list[str]:
 
 
 exactly_once = Exercise(
-    "a job that goes on where it was",
+    "a job that resumes where it was",
     spec=(
         "resume(job, position) trains job.epochs epochs. At the first start position is None; "
         "after a kill it is what you gave to the last save, and the weights are those of then.",

@@ -23,7 +23,7 @@ PRINTED: Mapping[str, float] = MappingProxyType(
 EXAMPLE_PRICES: Mapping[str, float] = MappingProxyType(
     {"L4": 0.70, "L40S": 1.00, "A100 80GB SXM": 1.80, "H100 SXM": 3.00, "H200": 3.80}
 )
-PRICES_FROM = "made-up round prices of the size of 2025, no offers"
+PRICES_FROM = "made-up round prices of the order of 2025, not offers"
 
 
 # ---- three puzzles of one line -----------------------------------------------------------
@@ -184,7 +184,7 @@ def _answered(given: Any) -> int | None:
     if epochs < 0:
         raise NotYet("a number of epochs is 0 or more; return None if it never pays")
     if not epochs.is_integer():
-        raise NotYet(f"an epoch is whole: {epochs:g} is no number of epochs")
+        raise NotYet(f"an epoch is whole: {epochs:g} is not a number of epochs")
     return int(epochs)
 
 

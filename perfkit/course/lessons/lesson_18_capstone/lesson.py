@@ -215,7 +215,7 @@ training_without_faults = Exercise(
         "training(features, classes) does what slow_training does: it builds the same model, "
         "trains on batches of 32 in the same order, and yields the loss of each step.",
         f"It asks for at most 1/{AT_LEAST} of the operators.",
-        "Losses and gradients are the same, as far as fp32 tells, with three seeds.",
+        "Losses and gradients are the same, as far as fp32 can tell, with three seeds.",
     ),
     hints=(
         "Count where they come from: 32 rows through the model, 32 parts of the loss, four "

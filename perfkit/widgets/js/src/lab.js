@@ -199,7 +199,7 @@ export default () => {
         { class: "pk-about" },
         h("summary", {}, "About the figures"),
         h("p", {}, "Figures come from quiet windows (shaded in the plot), in which nothing is sent to the browser. Between them the curve is live, and a little slower for being watched."),
-        h("p", {}, "Speed is the pinned run’s mean time per step ÷ this run’s, per sample where batches differ. A hollow bar is unconfirmed: the two runs took place one after the other, and the machine may have changed between them. Confirm runs both in turns, in fresh processes; the bar is then solid, with a 95 % interval."),
+        h("p", {}, "Speed is the pinned run’s mean time per step ÷ this run’s, per sample where batches differ. A hollow bar is unconfirmed: the two runs took place one after the other, and the machine may have changed between them. Confirm alternates the two, in fresh processes; the bar is then solid, with a 95 % interval."),
       );
       root.append(
         title ? h("div", { class: "pk-head" }, h("strong", { class: "pk-title" }, title)) : "",
