@@ -744,8 +744,12 @@ class Recorder:
             with Uninterrupted():
                 self._stop_profiler()
                 if self._profile is not None:
+                    began_s = time.perf_counter()
                     self._raw = raw_trace(self._profile)
                     self._profile = None
+                    read_s = time.perf_counter() - began_s
+                    self._stop_s += read_s
+                    self._step_began_s += read_s
         finally:
             self._working = working
 
@@ -871,6 +875,8 @@ class Recorder:
                 self._end_profiler()
             finally:
                 self._stop_s = time.perf_counter() - began_s
+                if not self._ended_s:
+                    self._step_began_s += self._stop_s  # of a step in whose middle this is
                 self._ended_as = before
                 self._skip_interval = before != "active" or self._n_profiled < self.steps
 
@@ -943,7 +949,7 @@ class Recorder:
             self._sampler.lines_of,
             n_steps=self._n_steps,
             region_s=max(self._ended_s - self._began_s - self._stop_inside_s, 0.0),
-            last_s=self._last_step_s,
+            last_s=self._step_began_s,
             n_slowed=self._n_slowed,
         )
 
