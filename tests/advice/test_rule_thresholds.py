@@ -38,7 +38,8 @@ def diagnosed(made: _MADE) -> Diagnosis:
     steps = find_steps(trace)
     split = breakdown(trace, steps)
     lines = known.get("lines", NO_LINES)
-    case = Case(trace, steps, split, lines, known.get("facts", ADAMW))
+    is_file = known.get("is_file", False)
+    case = Case(trace, steps, split, lines, known.get("facts", ADAMW), is_file=is_file)
     return diagnose(case, summarize(split.wall_ms), "simulated")
 
 
@@ -1026,11 +1027,16 @@ def test_16_bits_are_advised_to_who_trains_in_32(
     assert ("32-bits" in fired((sim, known | {"facts": Facts(optimizers)}))) == advised
 
 
+def test_of_a_file_the_kernels_alone_say_that_it_trains_in_32_bits() -> None:
+    sim, known = narrow(0)  # type: ignore[misc]
+    assert "32-bits" in fired((sim, known | {"facts": Facts(), "is_file": True}))
+
+
 def test_only_products_on_tensor_cores_have_another_rate_on_16_bits() -> None:
     known = {"device": A100, "facts": FLOATS}
     assert "32-bits" in fired((kernels(30, TF32), known))
     assert "32-bits" not in fired((kernels(30, "void gemv2T_kernel_val<float>"), known))
-    assert "32-bits" not in fired((kernels(30, "vectorized_tf32_kernel"), known))
+    assert "32-bits" not in fired((kernels(30, "elementwise_kernel_tf32"), known))
 
 
 @pytest.mark.parametrize(
@@ -1058,6 +1064,13 @@ def test_fewer_blocks_than_multiprocessors_make_a_small_kernel(
 ) -> None:
     args = {} if blocks is None else {"blocks per SM": blocks}
     assert ("small-kernels" in fired(kernels(30, **args))) == told
+
+
+def test_large_kernels_make_up_for_no_small_one() -> None:
+    sim = kernels(15, **{"blocks per SM": 0.5})
+    for event in (e for e in sim.events if e["cat"] == "kernel"):
+        event["args"].setdefault("blocks per SM", 1.5)
+    assert "amount to 25 % of each step" in said(sim, "small-kernels")
 
 
 def test_the_length_of_a_gap_is_told() -> None:
@@ -1103,6 +1116,7 @@ def test_layers_around_one_with_gradients_are_no_stretch() -> None:
 
 def test_without_numbers_or_a_backward_pass_nothing_is_known_of_gradients() -> None:
     assert "validation-in-step" not in fired(validated(number=None))
+    assert "validation-in-step" in fired(validated(number=0))  # autograd's first one
     only_forward = validated(trains=False)
     for i in range(4):
         only_forward.host("aten::conv2d", i * 10_000, 2_000, **{"Sequence number": 1})
