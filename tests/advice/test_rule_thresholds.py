@@ -926,15 +926,15 @@ def test_what_other_workers_do_is_not_said_of_a_loader_without_any() -> None:
 def test_a_known_cause_takes_the_place_of_what_the_lines_suggest() -> None:
     worker = ProcessUse(10.0, 9.6, 0.1, 0.1, 10**6, 0, 0)
     loading = LoaderUse(10.0, 8, None, (worker,) * 2, 0.2, 0.0)
-    found = finding(
-        (waiting_on_a_device(2_000), {"facts": changed(loading=loading)}), "dataloader-slow-code"
-    )
-    assert found.line is None
+    lines = sampled(6, of=10, text="return read(path)", in_data_wait=True)
+    known = {"facts": changed(loading=loading), "lines": lines}
+    found = finding((waiting_on_a_device(2_000), known), "dataloader-slow-code")
+    assert found.line is None  # the workers' lines are not sampled
     assert not any("meanwhile" in one for one in found.evidence)
     main = ProcessUse(10.0, 1.0, 0.1, 0.0, 10**6, 10**9, 10**9)
     known = {
         "facts": changed(loading=LoaderUse(10.0, 8, main, (), 7.0, 8.0)),
-        "lines": sampled(6, of=10, text="return read(path)", in_data_wait=True),
+        "lines": lines,
     }
     disk = finding((asking(3_500, SINGLE), known), "dataloader-slow-disk")
     assert disk.line == "data.py:9: return read(path)"
