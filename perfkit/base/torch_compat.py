@@ -1,8 +1,7 @@
 """All private names of torch that perfkit uses, wrapped in functions.
 
-Each function says which private name it hides and since when torch has it;
-``tests/base/test_torch_compat.py`` says what the installed torch lacks. torch is imported inside
-the functions: importing this module costs nothing.
+Each function says which private name it hides; ``tests/base/test_torch_compat.py`` says what the
+installed torch lacks. torch is imported inside the functions: importing this module costs nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ def dispatch_mode_class() -> Any:
 
     ``ignore_compile_internals`` (see :func:`modes_spare_compiled_code`): without it dynamo runs
     the user's compiled functions uncompiled under the mode, and keeps doing so afterwards (seen
-    in torch 2.13, for functions compiled before as well). ``_should_skip_dynamo`` (since torch
-    2.6) would wrap the handler, which imports dynamo (a second) and costs a microsecond an
-    operator.
+    in torch 2.13, for functions compiled before as well). ``_should_skip_dynamo``
+    would wrap the handler, which imports dynamo (a second) and costs a microsecond an operator.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -103,7 +101,7 @@ def modes_spare_compiled_code() -> bool:
 
 
 def without_dispatch_modes() -> AbstractContextManager[Any]:
-    """``torch.utils._python_dispatch._disable_current_modes`` (since torch 2.0).
+    """``torch.utils._python_dispatch._disable_current_modes``.
 
     For perfkit's own operators, which must not reach the user's modes.
     """
@@ -117,24 +115,29 @@ def leave_dispatch_mode(mode: Any) -> None:
     """Exit ``mode`` even if user code left another mode above it, which then stays active.
 
     Hides ``_pop_mode``, ``_push_mode`` and ``_get_current_dispatch_mode`` of
-    ``torch.utils._python_dispatch`` (since torch 2.0).
+    ``torch.utils._python_dispatch``.
     """
-    from torch.utils import _python_dispatch
+    from torch.utils import _python_dispatch as modes
 
+    _leave(mode, modes._get_current_dispatch_mode, modes._pop_mode, modes._push_mode)
+
+
+def _leave(
+    mode: Any, current: Callable[[], Any], pop: Callable[[], Any], push: Callable[[Any], None]
+) -> None:
     above = []
-    top: Any
-    while (top := _python_dispatch._get_current_dispatch_mode()) not in {mode, None}:
-        above.append(_python_dispatch._pop_mode())
+    while (top := current()) not in {mode, None}:
+        above.append(pop())
     if top is mode:  # and not None: someone else has already removed it
         mode.__exit__(None, None, None)
     for other in reversed(above):
-        _python_dispatch._push_mode(other)
+        push(other)
 
 
 def dispatch_mode_is_active(mode: Any) -> bool:
     """Whether ``mode`` sees the operators of this thread.
 
-    Hides ``torch.utils._python_dispatch._get_current_dispatch_mode_stack`` (since torch 2.0).
+    Hides ``torch.utils._python_dispatch._get_current_dispatch_mode_stack``.
     """
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -142,7 +145,7 @@ def dispatch_mode_is_active(mode: Any) -> bool:
 
 
 def graph_task_id_reader() -> Callable[[], int]:
-    """``torch._C._current_graph_task_id`` (since torch 2.1): -1 outside a backward pass."""
+    """``torch._C._current_graph_task_id``: -1 outside a backward pass."""
     import torch
 
     reader: Callable[[], int] = torch._C._current_graph_task_id
@@ -153,7 +156,7 @@ def at_end_of_backward(callback: Callable[[], None]) -> None:
     """Run ``callback`` at the end of the current backward pass.
 
     Hides ``torch.autograd.Variable._execution_engine.queue_callback``, which DDP and FSDP
-    are built on (since torch 1.0). Must be called from inside a backward pass.
+    are built on. Must be called from inside a backward pass.
     """
     from torch.autograd import Variable
 
@@ -164,8 +167,7 @@ def makes_storage(func: Any) -> int:
     """What an operator can do to storages, read from its schema.
 
     0: nothing, it only returns arguments or views of them; 1: its results may be new; 2: it may
-    resize an existing storage (``resize_``, ``set_``, ``out=``). Hides ``OpOverload._schema``
-    (since torch 1.12).
+    resize an existing storage (``resize_``, ``set_``, ``out=``). Hides ``OpOverload._schema``.
     """
     schema = getattr(func, "_schema", None)
     if schema is None:  # a higher-order operator
@@ -181,7 +183,7 @@ def inner_tensors(tensor: Any) -> list[Any] | None:
     """The tensors that a composed tensor consists of; None for one with its own storage.
 
     Covers sparse layouts (``_indices``/``_values``, which also take uncoalesced tensors) and
-    wrapper subclasses with ``__tensor_flatten__`` (since torch 2.1).
+    wrapper subclasses with ``__tensor_flatten__``.
     """
     import torch
 
@@ -205,13 +207,13 @@ _SPARSE_PARTS = {
 
 
 def is_fake(tensor: Any) -> bool:
-    """Whether this is a ``torch._subclasses.fake_tensor.FakeTensor`` (since torch 2.0)."""
+    """Whether this is a ``torch._subclasses.fake_tensor.FakeTensor``."""
     fake = sys.modules.get("torch._subclasses.fake_tensor")
     return fake is not None and isinstance(tensor, fake.FakeTensor)
 
 
 def fake_mode() -> Any:
-    """A ``torch._subclasses.fake_tensor.FakeTensorMode`` (since torch 2.0).
+    """A ``torch._subclasses.fake_tensor.FakeTensorMode``.
 
     ``allow_non_fake_inputs`` lets a model's plain constants take part.
     """
@@ -223,7 +225,7 @@ def fake_mode() -> Any:
 def fake_copy(mode: Any, obj: Any) -> Any:
     """A deep copy of ``obj`` whose tensors are fake ones of ``mode``.
 
-    Hides ``torch._subclasses.fake_tensor.FakeCopyMode`` (since torch 2.0): ``Module.to`` fails
+    Hides ``torch._subclasses.fake_tensor.FakeCopyMode``: ``Module.to`` fails
     under a FakeTensorMode.
     """
     import copy
@@ -235,10 +237,10 @@ def fake_copy(mode: Any, obj: Any) -> Any:
 
 
 def start_allocator_history(max_entries: int) -> None:
-    """``torch.cuda.memory._record_memory_history`` (since torch 2.0), without stack traces.
+    """``torch.cuda.memory._record_memory_history``, without stack traces.
 
     Entries of an earlier recording by someone else would count towards the region, so they are
-    cleared (``clear_history``, since torch 2.9).
+    cleared (``clear_history``).
     """
     import torch
 
@@ -248,14 +250,14 @@ def start_allocator_history(max_entries: int) -> None:
 
 
 def stop_allocator_history() -> None:
-    """``torch.cuda.memory._record_memory_history(enabled=None)`` (since torch 2.0)."""
+    """``torch.cuda.memory._record_memory_history(enabled=None)``."""
     import torch
 
     torch.cuda.memory._record_memory_history(enabled=None)
 
 
 def allocator_snapshot() -> dict[str, Any]:
-    """``torch.cuda.memory._snapshot`` (since torch 2.0): segments and traces as plain values."""
+    """``torch.cuda.memory._snapshot``: segments and traces as plain values."""
     import torch
 
     snapshot: dict[str, Any] = torch.cuda.memory._snapshot()
@@ -265,7 +267,7 @@ def allocator_snapshot() -> dict[str, Any]:
 def saved_tensors(node: Any) -> list[Any]:
     """The tensors that a node of the autograd graph keeps for its backward.
 
-    Hides the attributes ``_raw_saved_*`` (since torch 1.9) and ``SavedTensor.data`` with
+    Hides the attributes ``_raw_saved_*`` and ``SavedTensor.data`` with
     ``unpack_hook`` (seen in torch 2.11, not in 2.9; without them nothing is found). Tensors packed
     by a hook are skipped: unpacking could run code, such as a checkpoint's recomputation.
     """
@@ -293,7 +295,7 @@ def _saved_names(node_type: Hashable) -> tuple[str, ...]:
 def compiled_code_types() -> tuple[type, ...]:
     """The types that ``torch.compile`` creates; empty if nothing was compiled.
 
-    Hides ``torch._dynamo.eval_frame.OptimizedModule`` and ``OptimizeContext`` (since torch 2.0).
+    Hides ``torch._dynamo.eval_frame.OptimizedModule`` and ``OptimizeContext``.
     """
     frames = sys.modules.get("torch._dynamo.eval_frame")
     names = ("OptimizedModule", "OptimizeContext")
@@ -303,7 +305,7 @@ def compiled_code_types() -> tuple[type, ...]:
 def compile_has_patched_torch() -> bool:
     """Whether ``torch.compile`` has changed torch for this process, as its first use does.
 
-    Hides ``torch._dynamo.eval_frame.TorchPatcher.patch`` (since torch 2.0, cached since 2.1).
+    Hides ``torch._dynamo.eval_frame.TorchPatcher.patch``.
     """
     frames = sys.modules.get("torch._dynamo.eval_frame")
     patch: Any = getattr(getattr(frames, "TorchPatcher", None), "patch", None)
@@ -348,8 +350,7 @@ class Break:
 def compile_log() -> tuple[list[Compilation], list[Break], int]:
     """What ``torch.compile`` has done in this process; its last 64 compilations at most.
 
-    Hides ``torch._dynamo.utils.get_compilation_metrics``, ``graph_break_reasons`` and ``counters``
-    (since torch 2.2; with start, end and reason since 2.6).
+    Hides ``torch._dynamo.utils.get_compilation_metrics``, ``graph_break_reasons`` and ``counters``.
 
     Returns:
         Compilations, breaks and the number of graphs.
@@ -391,7 +392,7 @@ def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
     """Call ``listener()`` when something compiled is called; returns how to stop.
 
     It is called under the stance ``force_eager`` too, in which nothing runs compiled. Hides
-    ``torch._dynamo.eval_frame._callback_from_stance`` (since torch 2.6), which every such call
+    ``torch._dynamo.eval_frame._callback_from_stance``, which every such call
     consults.
     """
     return _compiled_call_listeners.add(listener)
@@ -414,8 +415,8 @@ def _install_compiled_call_listeners(calls: Calls) -> Callable[[], None]:
 def cuda_contexts() -> list[int]:
     """The CUDA devices on which this process has a context; creates none.
 
-    Hides ``torch._C._cuda_hasPrimaryContext`` (since torch 1.1; without it, and on ROCm, where
-    waiting creates no context, all visible devices are returned). CUDA must be initialised here.
+    Hides ``torch._C._cuda_hasPrimaryContext`` (without it, and on ROCm, where waiting
+    creates no context, all visible devices are returned). CUDA must be initialised here.
     """
     import torch
 
@@ -437,13 +438,6 @@ def cuda_is_capturing() -> bool:
     return bool(torch.cuda.is_current_stream_capturing())
 
 
-def cuda_graph_type() -> type | None:
-    """``torch.cuda.CUDAGraph`` (since torch 1.10; None in a torch without it)."""
-    import torch
-
-    return getattr(torch.cuda, "CUDAGraph", None)
-
-
 def forget_forward_hook(handle: Any) -> None:
     """Remove a global forward hook completely.
 
@@ -463,7 +457,7 @@ def forward_end_switch(
 
     Returns how to put it on a module, which returns where it is then; and how to take it from
     there. ``register_forward_hook`` does the same in ten times the time. Hides
-    ``torch.nn.Module._forward_hooks`` (since torch 1.0).
+    ``torch.nn.Module._forward_hooks``.
     """
     from torch.utils.hooks import RemovableHandle
 
@@ -483,7 +477,7 @@ def forward_end_switch(
 def forward_runs(hooks: Any) -> bool:
     """Whether the module with these ``_forward_hooks`` is in its forward pass, in this thread.
 
-    Looks for ``torch.nn.Module._call_impl`` (since torch 1.7) among the callers.
+    Looks for ``torch.nn.Module._call_impl`` among the callers.
     """
     from torch.nn import Module
 
@@ -505,7 +499,7 @@ def module_hook_switch(
 
     Returns how to turn it on, and off, which says whether it was on; it is off at first. Under the
     same number each time: code that torch.compile has made is made again if the hooks are others
-    than before. Hides ``torch.nn.modules.module._global_forward_pre_hooks`` (since torch 1.5).
+    than before. Hides ``torch.nn.modules.module._global_forward_pre_hooks``.
     """
     from torch.nn.modules import module
 
@@ -528,8 +522,7 @@ def watch_compiled_modules(begins: Callable[[Any], CallEnd | None]) -> Callable[
 
     What it returns is called at the end; neither may raise. Returns how to stop. Such a module
     warns of global hooks: ``begins`` turns them off. Hides
-    ``torch._dynamo.eval_frame.OptimizedModule.__call__`` (since torch 2.7; before, compiled modules
-    do not warn and are called like any other).
+    ``torch._dynamo.eval_frame.OptimizedModule.__call__``.
     """
     return _compiled_listeners.add(begins)
 
@@ -567,7 +560,7 @@ def watch_storage_resize(listener: Callable[[Any], None]) -> Callable[[], None]:
     """Call ``listener(storage)`` after each ``UntypedStorage.resize_``; returns how to stop.
 
     That method (with which FSDP frees and refills its shards) is not an operator, so no mode sees
-    it. ``torch.UntypedStorage`` inherits it from ``torch._C.StorageBase`` (since torch 2.0): while
+    it. ``torch.UntypedStorage`` inherits it from ``torch._C.StorageBase``: while
     there is a listener, the class has its own method in front of it.
     """
     return _resize_listeners.add(listener)
@@ -590,8 +583,8 @@ def _install_resize_listeners(calls: Calls) -> Callable[[], None]:
 def profiler_is_on() -> bool:
     """Whether any of torch's profilers is recording in this thread or process.
 
-    Hides ``torch._C._autograd._profiler_enabled`` (since torch 1.0, in that module since 1.8)
-    and ``torch.autograd.profiler._is_profiler_enabled`` (since torch 1.12), which also covers
+    Hides ``torch._C._autograd._profiler_enabled``
+    and ``torch.autograd.profiler._is_profiler_enabled``, which also covers
     profilers started by other threads.
     """
     import torch
@@ -607,8 +600,8 @@ def profiler_is_prepared() -> bool:
 
     It is prepared in torch, which does not report a profiler yet. If another one starts now, it
     replaces the first, whose own start then crashes the process (seen in torch 2.13). Found among
-    all objects, because torch keeps no list; reads their ``current_action`` (since torch 1.9),
-    ``profiler`` (since 1.8.1) and ``kineto_results`` (since 1.8).
+    all objects, because torch keeps no list; reads their ``current_action``,
+    ``profiler`` and ``kineto_results``.
     """
     import gc
 
@@ -641,7 +634,7 @@ def profiler_label(name: str) -> AbstractContextManager[Any]:
     """A label for the profiler around operators that is not an operator itself.
 
     ``torch.profiler.record_function`` calls its own operators, which modes would see. Hides
-    ``torch._C._profiler._RecordFunctionFast`` (since torch 2.2).
+    ``torch._C._profiler._RecordFunctionFast``.
     """
     import torch
 
@@ -652,10 +645,10 @@ def profiler_label(name: str) -> AbstractContextManager[Any]:
 def watch_profiler_starts(listener: Callable[[], None]) -> Callable[[], None]:
     """Call ``listener()`` just before any of torch's profilers starts; returns how to stop.
 
-    If it raises, that profiler does not start. Hides ``_prepare_profiler`` (since torch 1.9)
-    and ``_enable_profiler`` (since 1.0) of ``torch.autograd.profiler``, through which
+    If it raises, that profiler does not start. Hides ``_prepare_profiler``
+    and ``_enable_profiler`` of ``torch.autograd.profiler``, through which
     ``torch.profiler`` goes as well, and ``_enable_profiler_legacy`` of
-    ``torch.autograd.profiler_legacy`` (since 1.9): these names are replaced in their modules while
+    ``torch.autograd.profiler_legacy``: these names are replaced in their modules while
     there is a listener.
     """
     return _profiler_listeners.add(listener)
@@ -667,7 +660,7 @@ def watch_profiler_ends(listener: Callable[[], bool]) -> Callable[[], None]:
     Ending a profiler takes its events. Some code ends whichever profiler is running (Lightning's
     does, with ``torch.autograd._disable_profiler``), and reading ours afterwards would crash the
     process. If the listener returns True, it has ended the profiler itself. Hides
-    ``_disable_profiler`` of ``torch.autograd`` (since torch 1.8), ``torch.autograd.profiler`` and
+    ``_disable_profiler`` of ``torch.autograd``, ``torch.autograd.profiler`` and
     ``torch._C._autograd``.
     """
     import importlib
@@ -704,7 +697,7 @@ def profiler_runs_here() -> bool:
 
 
 def forget_running_profiler() -> None:
-    """Reset ``torch.autograd.profiler._is_profiler_enabled`` (since 1.12) after a profiler was
+    """Reset ``torch.autograd.profiler._is_profiler_enabled`` after a profiler was
     ended without its knowledge.
     """
     import torch
@@ -720,8 +713,8 @@ def recorded_lists(
 
     What a profiler exports has no shapes of a list of more than 30 tensors, and dtypes of none.
 
-    Hides ``kineto_results.experimental_event_tree()`` and the ``extra_fields.inputs`` of its nodes
-    (since torch 1.13); a list of tensors there is one of ``_TensorMetadata``.
+    Hides ``kineto_results.experimental_event_tree()`` and the ``extra_fields.inputs`` of its nodes;
+    a list of tensors there is one of ``_TensorMetadata``.
 
     Args:
         profile: a ``torch.profiler.profile`` with ``record_shapes=True`` that has ended.
@@ -783,7 +776,7 @@ def watch_loader_iterators(
     What it returns is called at the end, with what was fetched. A fetch is a batch (``__next__``,
     whose source is the iterator) or the start of an iterator, which starts its workers (its source
     is the loader). Neither may raise. Returns how to stop.
-    Hides ``torch.utils.data.dataloader._BaseDataLoaderIter`` (since torch 1.2).
+    Hides ``torch.utils.data.dataloader._BaseDataLoaderIter``.
     """
     return _loader_listeners.add(begins)
 
@@ -880,14 +873,14 @@ def _install_save_listeners(calls: Calls) -> Callable[[], None]:
     return functools.partial(_undo_all, undo)
 
 
-#: The name of a DataLoader's worker process: ``_worker_loop`` sets it (since torch 2.7).
+#: The name of a DataLoader's worker process: ``_worker_loop`` sets it.
 LOADER_WORKER_NAME = "pt_data_worker"
 
 
 def loader_position(iterator: Any) -> tuple[int, int] | None:
     """Batches handed out by a DataLoader's iterator, and how many it has; None if unknown.
 
-    Hides ``_BaseDataLoaderIter._num_yielded`` (since torch 1.2).
+    Hides ``_BaseDataLoaderIter._num_yielded``.
     """
     try:
         done, total = int(iterator._num_yielded), len(iterator)
@@ -899,7 +892,7 @@ def loader_position(iterator: Any) -> tuple[int, int] | None:
 def tf32_allowed() -> tuple[bool, bool]:
     """Whether float32 matrix products, and float32 convolutions, may use TF32 on a CUDA device.
 
-    Reads ``fp32_precision`` (since torch 2.9), which both ways of setting it change; the older
+    Reads ``fp32_precision``, which both ways of setting it change; the older
     getters raise if the newer way was used.
     """
     import torch
@@ -913,7 +906,7 @@ def tf32_allowed() -> tuple[bool, bool]:
 def float32_products(precision: str) -> Iterator[None]:
     """Compute float32 products of a CUDA device in ``"ieee"`` or ``"tf32"``; put back at the end.
 
-    Sets ``fp32_precision`` (since torch 2.9), as :func:`tf32_allowed` reads it.
+    Sets ``fp32_precision``, as :func:`tf32_allowed` reads it.
     """
     import torch
 
@@ -950,7 +943,7 @@ def operators_file() -> str:
 
 
 def autograd_node_reader() -> Callable[[], Any]:
-    """``torch._C._current_autograd_node`` (since torch 2.0): None outside a backward pass."""
+    """``torch._C._current_autograd_node``: None outside a backward pass."""
     import torch
 
     reader: Callable[[], Any] = torch._C._current_autograd_node
@@ -958,7 +951,7 @@ def autograd_node_reader() -> Callable[[], Any]:
 
 
 def sequence_number_reader() -> Callable[[], int]:
-    """``torch._C._autograd._get_sequence_nr`` (since torch 2.3): of the next autograd node."""
+    """``torch._C._autograd._get_sequence_nr``: of the next autograd node."""
     import torch
 
     reader: Callable[[], int] = torch._C._autograd._get_sequence_nr
@@ -994,8 +987,8 @@ def around_backward(context: Callable[[], Any]) -> Callable[[], None]:
 def watch_backward(begins: Callable[[], CallEnd | None]) -> Callable[[], None]:
     """Call ``begins()`` before every backward pass, and what it returns at its end.
 
-    Neither may raise. Returns how to stop. Hides ``torch.autograd._engine_run_backward`` (since
-    torch 2.3), through which ``Tensor.backward`` and ``torch.autograd.grad`` go.
+    Neither may raise. Returns how to stop. Hides ``torch.autograd._engine_run_backward``,
+    through which ``Tensor.backward`` and ``torch.autograd.grad`` go.
     """
     return _backward_listeners.add(begins)
 
@@ -1020,7 +1013,7 @@ _backward_listeners = Listeners(_install_backward_listeners)
 def without_torch_function() -> AbstractContextManager[Any]:
     """No function mode, and no tensor's ``__torch_function__``, sees what is called within.
 
-    Hides ``torch._C.DisableTorchFunction`` (since torch 1.5).
+    Hides ``torch._C.DisableTorchFunction``.
     """
     import torch
 
@@ -1032,26 +1025,19 @@ def leave_function_mode(mode: Any) -> None:
     """Exit ``mode`` even if user code left another function mode above it, which then stays.
 
     Hides ``_pop_mode``, ``_push_mode`` and ``_get_current_function_mode`` of
-    ``torch.overrides`` (since torch 2.0).
+    ``torch.overrides``.
     """
-    from torch import overrides as _overrides
+    from torch import overrides
 
-    overrides: Any = _overrides
-    above = []
-    top: Any
-    while (top := overrides._get_current_function_mode()) not in {mode, None}:
-        above.append(overrides._pop_mode())
-    if top is mode:
-        mode.__exit__(None, None, None)
-    for other in reversed(above):
-        overrides._push_mode(other)
+    modes: Any = overrides
+    _leave(mode, modes._get_current_function_mode, modes._pop_mode, modes._push_mode)
 
 
 def within_a_device() -> bool:
     """Whether ``with torch.device(…)`` or ``set_default_device`` says where tensors are made.
 
-    ``torch.overrides._get_current_function_mode_stack`` (since torch 2.1) and
-    ``torch.utils._device.DeviceContext`` (since torch 2.0).
+    ``torch.overrides._get_current_function_mode_stack`` and
+    ``torch.utils._device.DeviceContext``.
     """
     from torch import overrides
     from torch.utils._device import DeviceContext

@@ -161,8 +161,8 @@ def _read(*patterns: str, note: str = _AFTER) -> tuple[_Cure, ...]:
     return tuple(_Cure(pattern, line=_STAYS, note=note) for pattern in patterns)
 
 
-def _snippet(snippet: str, *patterns: str, rest: bool = False) -> tuple[_Cure, ...]:
-    return tuple(_Cure(pattern, snippet=snippet, rest=rest) for pattern in patterns)
+def _snippet(snippet: str, *patterns: str) -> tuple[_Cure, ...]:
+    return tuple(_Cure(pattern, snippet=snippet) for pattern in patterns)
 
 
 def _line(line: str, *patterns: str, note: str = "", rest: bool = False) -> tuple[_Cure, ...]:

@@ -153,7 +153,9 @@ class Cuda(Device):
         return None if known is None else f"GPU-{known}"
 
     def graph_type(self) -> Any:
-        return torch_compat.cuda_graph_type()
+        import torch
+
+        return torch.cuda.CUDAGraph
 
     def graphed_step(self) -> GraphedStep:
         return _CudaGraph()
