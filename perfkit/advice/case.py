@@ -68,6 +68,7 @@ class Case:
         facts: what the trace does not contain; empty for a trace from a file.
         is_file: whether it is a trace from a file, about which nothing else is known.
         surplus_ms: by how much these steps are longer than steps without the profiler.
+        is_surplus_clear: beyond the spread of both.
     """
 
     trace: Trace
@@ -77,6 +78,7 @@ class Case:
     facts: Facts = field(default_factory=Facts)
     is_file: bool = False
     surplus_ms: float = 0.0
+    is_surplus_clear: bool = True
 
     @cached_property
     def nesting(self) -> Nesting:

@@ -265,14 +265,16 @@ def _profilers(bound: _Bound, case: Case) -> str:
     """What of the idle time is only there because the steps are profiled."""
     if not case.on_device or case.profilers_idle < _LEAST_TOLD:
         return ""
-    longer = fmt_ms(case.surplus_ms)
+    longer = f"are {fmt_ms(case.surplus_ms)} shorter"
+    if not case.is_surplus_clear:
+        longer = f"seem {fmt_ms(case.surplus_ms)} shorter, though they vary too much to be sure"
     if bound.part == "compute":
         # of a step as it is without the profiler
         plain = fmt_share(min(bound.share / (1.0 - case.profilers_idle), 1.0))
-        return f", and for {plain} of steps without the profiler, which are {longer} shorter"
+        return f", and for {plain} of steps without the profiler, which {longer}"
     return (
         f"; it idles for {fmt_share(case.profilers_idle)} more, which is not counted: steps "
-        f"without the profiler, which slows the host, are {longer} shorter"
+        f"without the profiler, which slows the host, {longer}"
     )
 
 

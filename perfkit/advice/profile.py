@@ -279,9 +279,16 @@ def explain(recording: Recording | Trace, *, is_step: bool = False) -> Profile:
     split = breakdown(trace, steps)
     is_piece = steps.how_found == WHOLE and not is_step
     no_step = recording.no_step() if isinstance(recording, Recording) and is_piece else ""
-    surplus_ms = 0.0 if cost is None else cost.surplus_ms
-    is_file = not isinstance(recording, Recording)
-    case = Case(trace, steps, split, lines, facts, is_file=is_file, surplus_ms=surplus_ms)
+    case = Case(
+        trace,
+        steps,
+        split,
+        lines,
+        facts,
+        is_file=not isinstance(recording, Recording),
+        surplus_ms=0.0 if cost is None else cost.surplus_ms,
+        is_surplus_clear=cost is None or cost.is_clear,
+    )
     # an empty mark has a length, but is not a step
     step = summarize([s.wall_ns / 1e6 for s in split.steps if not s.is_empty] or split.wall_ms)
     far, not_far = _limit_of(trace, steps, cost)

@@ -36,12 +36,12 @@ def _diagnosis(
     sim: Simulated,
     lines: LineSamples = NO_LINES,
     facts: Facts | None = None,
-    surplus_ms: float = 0.0,
+    **known: Any,
 ) -> Diagnosis:
     trace = load(sim.json())
     steps = find_steps(trace)
     split = breakdown(trace, steps)
-    case = Case(trace, steps, split, lines, facts or Facts(), surplus_ms=surplus_ms)
+    case = Case(trace, steps, split, lines, facts or Facts(), **known)
     return diagnose(case, summarize(split.wall_ms), "simulated")
 
 
@@ -562,6 +562,8 @@ def test_launch_bound() -> None:
         "and for 89 % of steps without the profiler, which are 550 µs shorter" in diagnosis.sentence
     )
     assert not diagnosis.findings
+    unsure = _diagnosis(sim, surplus_ms=0.55, is_surplus_clear=False)
+    assert "which seem 550 µs shorter, though they vary too much to be sure" in unsure.sentence
     assert _diagnosis(sim, surplus_ms=0.1).bound_by == "launch"
 
 

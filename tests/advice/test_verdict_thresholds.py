@@ -102,7 +102,9 @@ def test_a_part_bounds_the_step_from_its_half_on(
 def test_what_is_the_profilers_own_is_told_from_three_percent(
     part: str, profilers: float, on_device: bool, said: str
 ) -> None:
-    case: Any = SimpleNamespace(on_device=on_device, profilers_idle=profilers, surplus_ms=1.0)
+    case: Any = SimpleNamespace(
+        on_device=on_device, profilers_idle=profilers, surplus_ms=1.0, is_surplus_clear=True
+    )
     found = _profilers(_Bound(part, part, 0.6, 0.6), case)
     assert found.startswith(said)
     assert bool(found) == bool(said)
@@ -209,7 +211,7 @@ def test_evaluation_is_told_of_the_recorded_steps_alone(
     first: int, last: int, doubt: str, said: str
 ) -> None:
     watch = EvaluationWatch()
-    watch._phases = SimpleNamespace(doubt=doubt, failure=None)  # type: ignore[assignment]
+    watch._phases = SimpleNamespace(doubt=doubt, failure=None, guesses_evaluation=False)  # type: ignore[assignment]
     step = dict.fromkeys(PHASES, 0) | {"forward": 100}
     with_it = step | {"forward": 50, "evaluation": 50}
     watch._steps_ns = [tuple(one.values()) for one in (step, with_it, step, with_it)]
