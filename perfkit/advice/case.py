@@ -465,12 +465,19 @@ class Case:
             return "xpu"
         return "cuda" if self.on_device else "cpu"
 
+    @cached_property
+    def is_amd(self) -> bool:
+        """Whether it is a GPU of AMD's, by its name, its wavefronts or its runtime's calls."""
+        if "amd" in str(self.gpu.get("name", "")).lower() or self.gpu.get("warpSize") == 64:
+            return True
+        calls = self.trace.is_a(Category.RUNTIME)
+        return bool((calls & self.trace.named(lambda n: n.startswith("hip"))).any())
+
     @property
     def nvidia_major(self) -> int:
         """Major compute capability of an NVIDIA GPU; 0 for any other or an unknown one."""
-        major, warp = self.gpu.get("computeMajor"), self.gpu.get("warpSize")
-        is_amd = "amd" in str(self.gpu.get("name", "")).lower() or warp == 64
-        return major if isinstance(major, int) and not is_amd else 0
+        major = self.gpu.get("computeMajor")
+        return major if isinstance(major, int) and not self.is_amd else 0
 
     def is_named(self, *names: str) -> Bool:
         """Which positions in ``nesting.rows`` have one of these names."""

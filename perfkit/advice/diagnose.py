@@ -376,7 +376,8 @@ def _sentence(bound: _Bound, case: Case) -> str:
             )
         if starting > share / 2:
             return (
-                f"Host-bound: {fmt_share(starting)} of the profiled time is start-up, not training"
+                f"Host-bound: {fmt_share(starting)} of the profiled time is start-up, which later "
+                "steps lack"
             )
     waits = _waits(case)
     if not case.on_device:
@@ -496,6 +497,12 @@ def _waiting(case: Case, part: str) -> str:
         return (
             f"in {part} of each step the device idles because the host waits, or has just "
             "waited, for it"
+        )
+    if sat.is_unexplained:
+        return (
+            f"in {part} of each step no recorded activity runs, because of waits of the host's; it "
+            f"sat in {sat.words()}, no other work was queued, and the trace does not show what "
+            "it waited for"
         )
     return (
         f"in {part} of each step the device idles because the host waits, or has just waited, for "

@@ -139,6 +139,21 @@ def test_long_gaps_between_queued_kernels_have_no_known_cause() -> None:
     assert "held-device" not in _rules(gpu_training(4, n_kernels=30, kernel=70, every=100))
     assert "the trace does not show" in _diagnosis(sim).sentence
 
+    def advised(device: dict[str, Any] | None) -> str:
+        (found,) = (f for f in _diagnosis(sim, device=device).findings if f.rule == "held-device")
+        compile(found.what_to_do, "held-device", "exec")
+        return found.what_to_do
+
+    nvidia = advised(A100)
+    assert "nvidia-smi" in nvidia
+    assert "enable_cuda_sync_events" in nvidia
+    for event in sim.events:
+        event["name"] = event["name"].replace("cudaLaunch", "hipLaunch")
+    amd = advised(None)
+    assert "rocm-smi" in amd
+    assert "nvidia" not in amd
+    assert "cuda_sync_events" not in amd  # ROCm records none
+
 
 def test_first_steps_are_told_from_slow_launches() -> None:
     def trace(first: float) -> Simulated:
@@ -152,7 +167,8 @@ def test_first_steps_are_told_from_slow_launches() -> None:
 
     diagnosis = _diagnosis(trace(50_000))
     assert diagnosis.bound_by == "host"
-    assert "start-up" in diagnosis.sentence
+    assert "start-up, which later steps lack" in diagnosis.sentence  # of an inference, too
+    assert "train" not in _finding(trace(50_000), "start-up").what_to_do
     assert "launch-bound" not in {f.rule for f in diagnosis.findings}
     assert "aten::conv2d 50.0 ms" in _finding(trace(50_000), "start-up").evidence[0]
     assert "start-up" not in _rules(trace(80))
@@ -204,6 +220,18 @@ def test_memory_from_the_driver_in_every_step() -> None:
         "PYTORCH_NO_CUDA_MEMORY_CACHING"
         in _finding(trace("cudaFree"), "device-allocations").what_to_do
     )
+    assert "expandable_segments" in _finding(trace("hipFree"), "device-allocations").what_to_do
+    assert "of hipFree per step" in _finding(trace("hipFree"), "device-allocations").evidence[0]
+    # taken and given back for every tensor: segments that expand are no cure for a missing cache
+    sim = gpu_training(4, n_kernels=5, python=400)
+    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        for i in range(3):
+            sim.call("cudaMalloc", mark["ts"] + 10 + 100 * i, 40)
+            sim.call("cudaFree", mark["ts"] + 60 + 100 * i, 40)
+    off = _finding(sim, "device-allocations")
+    assert "off" in off.evidence[0]
+    assert "expandable_segments" not in off.what_to_do
+    assert "PYTORCH_NO_CUDA_MEMORY_CACHING" in off.what_to_do
     assert "device-allocations" not in _rules(trace("cudaFreeHost"))
     assert "device-allocations" not in _rules(trace("cudaGetDevice"))
 

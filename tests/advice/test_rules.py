@@ -930,6 +930,9 @@ def test_a_device_that_only_copies_has_no_kernels_to_tell_of() -> None:
     sim.host("aten::linear", 0, 900)
     sim.copy("HtoD (Pinned -> Device)", 900, 10, 920, 3)
     assert _finding(_diagnosis(sim), "launch-bound").evidence[1] == "no kernel runs in these steps"
+    sim.device("ncclDevKernel_AllReduce", 930, 9, sim.call("cudaLaunchKernel", 915, 3))
+    told = _finding(_diagnosis(sim), "launch-bound").evidence[1]
+    assert told == "no kernel but collectives runs in these steps"
 
 
 def test_who_replays_a_graph_is_not_told_to_use_graphs() -> None:
@@ -1003,13 +1006,53 @@ def test_a_host_that_sits_in_a_copy_is_named_whatever_was_queued() -> None:
 
     alone = _diagnosis(_sits_in_a_copy(queued=False))
     assert alone.bound_by == "sync"
-    assert "the host sat in hipMemcpyWithStream for 463 ms, and no other work" in alone.sentence
+    assert "it sat in hipMemcpyWithStream for 463 ms, no other work was queued" in alone.sentence
+    assert "the trace does not show what it waited for" in alone.sentence
+    assert "the device idles" not in alone.sentence  # it may have worked: on what, is not recorded
     assert "critical path" not in alone.sentence  # it once said: gaps between queued kernels
     assert [f.rule for f in alone.findings] == ["sync"]
     assert "the trace does not show what the call waited for" in alone.findings[0].evidence[-1]
 
     several = _diagnosis(_sits_in_a_copy(queued=False, count=3))
     assert "hipMemcpyWithStream (3 calls, 1.39 s in all)" in several.sentence
+
+
+def test_a_wait_that_the_code_asks_for_is_no_result_that_is_read() -> None:
+    """As in vLLM before it captures a graph: a call of torch.cuda.synchronize()."""
+
+    def waits(waiting: float, busy: float) -> Simulated:
+        sim = Simulated()
+        for i in range(3):
+            at = 8_000.0 * i
+            sim.step(i, at, 8_000)
+            sim.kernel("aten::mm", at, at + 10, busy)
+            sim.call("cudaDeviceSynchronize", at + 20, waiting)
+            sim.kernel("aten::mm", at + 7_000, at + 7_010, 900)
+        return sim
+
+    shown = _diagnosis(waits(3_000, 2_990))
+    (found,) = (f for f in shown.findings if f.rule == "sync")
+    assert "asks to wait" in found.evidence[0]
+    assert "detach" not in found.what_to_do
+    assert "if step % 50 == 0" in found.what_to_do
+    assert "before recording" not in found.what_to_do
+    unseen = _diagnosis(waits(6_900, 10))
+    assert "the trace does not show what it waited for" in unseen.sentence
+    (found,) = (f for f in unseen.findings if f.rule == "sync")
+    assert "before recording begins" in found.what_to_do
+
+
+def test_many_short_waits_on_an_idle_device_are_no_unknown_work() -> None:
+    """A call takes some µs to return: a thousand of them a step are no work from elsewhere."""
+    sim = Simulated()
+    sim.step(0, 0, 60_000)
+    for i in range(1_000):
+        sim.kernel("aten::mm", 60 * i, 60 * i + 8, 4)
+        sim.item(60 * i + 13, 40)
+    said = _diagnosis(sim)
+    assert said.bound_by == "sync"
+    assert "not show" not in said.sentence
+    assert len(_finding(said, "sync").evidence) == 2
 
 
 def test_waits_on_a_device_that_works_are_not_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,7 @@ from perfkit.measure.phases import PHASES
 from perfkit.measure.summary import summarize
 from perfkit.trace import breakdown, find_steps, load
 from perfkit.trace.ask.breakdown import HOST_CLASSES
-from perfkit.trace.ask.idle import IDLE_CAUSES
+from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting
 from perfkit.trace.read.intervals import EMPTY
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 
@@ -521,7 +522,8 @@ def test_shares_of_typical_steps_leave_the_others_out() -> None:
     ("sat", "said"),
     [
         (None, "the host waits, or has just waited, for it"),
-        (SimpleNamespace(words=lambda: "cudaFree"), "the host sat in cudaFree, and no other work"),
+        (Sitting("cudaFree", 1, 9.0, 0.9, 0, 0.9), "the host sat in cudaFree for 9.00 ms, and no"),
+        (Sitting("cudaFree", 1, 9.0, 9.0, 0, 1.0), "it sat in cudaFree for 9.00 ms, no other work"),
     ],
 )
 def test_a_wait_names_the_call_that_the_host_sat_in(sat: Any, said: str) -> None:
@@ -588,7 +590,8 @@ def test_with_a_device_only_idle_time_is_lost(name: str, lost: float) -> None:
 )
 def test_a_compute_capability_is_an_nvidia_gpus(gpu: dict[str, Any], major: int) -> None:
     for devices in ([gpu], [gpu, {"computeMajor": 3}]):
-        trace = SimpleNamespace(metadata={"deviceProperties": devices})
+        whole = json.loads(cpu_training(1).json()) | {"deviceProperties": devices}
+        trace = load(json.dumps(whole).encode())
         case = Case(trace, None, None)  # type: ignore[arg-type]
         assert case.nvidia_major == major
 

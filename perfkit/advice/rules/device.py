@@ -216,6 +216,20 @@ def kernel_gaps(case: Case) -> Iterator[Finding]:
     )
 
 
+_ASK_AN_AMD_GPU = (
+    "# rocm-smi: does another process use this GPU?\n"
+    "torch.cuda.synchronize()  # before recording begins: nothing older is in the queue"
+)
+_ASK_AN_NVIDIA_GPU = (
+    "# nvidia-smi: does another process use this GPU?\n"
+    "torch.cuda.synchronize()  # before recording begins: nothing older is in the queue\n"
+    "# record which streams wait for which:\n"
+    "from torch.profiler import _ExperimentalConfig as Config, profile\n"
+    "with profile(experimental_config=Config(enable_cuda_sync_events=True)) as recording:\n"
+    "    step(batch)"
+)
+
+
 @rule
 def held_device(case: Case) -> Iterator[Finding]:
     """Work is queued but the device idles for long: the trace does not show why."""
@@ -241,14 +255,7 @@ def held_device(case: Case) -> Iterator[Finding]:
         cures=("gaps",),
         title="The device is idle although work is queued: find out what holds it up",
         evidence=tuple(evidence),
-        what_to_do=(
-            "# nvidia-smi (or rocm-smi): does another process use this GPU?\n"
-            "torch.cuda.synchronize()  # before recording begins: nothing older is in the queue\n"
-            "# record which streams wait for which:\n"
-            "from torch.profiler import _ExperimentalConfig as Config, profile\n"
-            "with profile(experimental_config=Config(enable_cuda_sync_events=True)) as recording:\n"
-            "    train_step(batch)"
-        ),
+        what_to_do=_ASK_AN_AMD_GPU if case.is_amd else _ASK_AN_NVIDIA_GPU,
         gain_at_most=gain,
         formula=formula,
     )

@@ -290,7 +290,8 @@ def launch_bound(case: Case) -> Iterator[Finding]:
 def _kernels_told(case: Case) -> str:
     took_us = case.trace.dur_us[case.kernels]
     if not len(took_us):
-        return "no kernel runs in these steps"
+        talks = case.device_shares["communication"] > 0
+        return f"no kernel{' but collectives' * talks} runs in these steps"
     which = "half of them shorter than" if len(took_us) > 1 else "of"
     n = plural(len(took_us) / case.n_steps, "kernel")
     return f"{n} per step, {which} {fmt_us(float(np.median(took_us)))}"
@@ -317,7 +318,7 @@ def start_up(case: Case) -> Iterator[Finding]:
             "schedule = torch.profiler.schedule(wait=1, warmup=4, active=3)\n"
             "with torch.profiler.profile(schedule=schedule) as profiler:\n"
             "    for batch in loader:\n"
-            "        train_step(batch)\n"
+            "        step(batch)\n"
             "        profiler.step()"
         ),
         gain_at_most=gain,

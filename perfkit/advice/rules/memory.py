@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+
+import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
@@ -57,6 +60,19 @@ def nearly_full(case: Case) -> Iterator[Finding]:
     )
 
 
+# With the cache on, the driver is asked now and then for a large piece, never every few kernels.
+_KERNELS_PER_PIECE = 10
+_GIVES_BACK = re.compile(r"Free|Release|Unmap")
+_CACHE_LARGER = (
+    "# before the first import of torch, for inputs of varying length:\n"
+    'os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"\n'
+)
+_CACHE = (
+    "# PYTORCH_NO_CUDA_MEMORY_CACHING must not be set: it turns the cache off\n"
+    "# and no torch.cuda.empty_cache() inside the loop"
+)
+
+
 @rule
 def allocations(case: Case) -> Iterator[Finding]:
     """Driver allocations inside the step; freeing memory waits for the device."""
@@ -69,6 +85,11 @@ def allocations(case: Case) -> Iterator[Finding]:
     parts = case.span(calls)
     lost = case.lost_in(parts)
     n_calls = int(calls.sum()) / case.n_steps
+    rows = np.flatnonzero(calls)
+    named = sorted({case.trace.names[i] for i in case.trace.name_id[rows].tolist()})
+    gives_back = case.trace.named(_GIVES_BACK.search)[rows]
+    n_pairs = min(int(gives_back.sum()), int((~gives_back).sum()))
+    has_no_cache = n_pairs > len(case.kernels) / _KERNELS_PER_PIECE
     host = parts.total_ns / 1e3 / case.wall_us
     if n_calls < 1 or len(case.start_up[0]):
         return  # the first steps fill the cache
@@ -78,17 +99,13 @@ def allocations(case: Case) -> Iterator[Finding]:
         cures=("launch", "sync", "driver"),
         title="Memory is taken from and given back to the driver inside the step",
         evidence=(
-            f"{plural(n_calls, 'call')} of cudaMalloc, cudaFree and the like per step, "
+            f"{plural(n_calls, 'call')} of {' and '.join(named)} per step, "
             f"{fmt_share(host)} of its time; PyTorch's cache should make them unnecessary after "
-            "the first steps",
+            "the first steps"
+            + (", and as many as here look as if it were off" if has_no_cache else ""),
             f"meanwhile the device is idle for {fmt_share(lost)} of each step",
         ),
-        what_to_do=(
-            "# before the first import of torch, for inputs of varying length:\n"
-            'os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"\n'
-            "# PYTORCH_NO_CUDA_MEMORY_CACHING must not be set: it turns the cache off\n"
-            "# and no torch.cuda.empty_cache() inside the loop"
-        ),
+        what_to_do=_CACHE if has_no_cache else _CACHE_LARGER + _CACHE,
         gain_at_most=gain,
         formula=formula,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -12,10 +13,6 @@ from perfkit.advice.where import user_place
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.syncs import Sync, times_waited
 from perfkit.trace.read.columns import Category
-
-# A device that has work starts it, and a copy of some bytes, within some 10 µs: a call that waits
-# this long on an idle device waits for something that was not recorded.
-_LONG_WAIT_MS = 1.0
 
 # op → what the user wrote and what to write instead
 _INSTEAD = {
@@ -50,6 +47,18 @@ _OTHERWISE = (
 )
 
 
+_ASKS_TO_WAIT = re.compile(r"Synchronize")
+
+
+def _asked(case: Case) -> tuple[str, str]:
+    """For a wait that no operator made: what it is, and what to write instead."""
+    call = f"torch.{case.device_type}.synchronize()"
+    return (
+        f"the code, or a library, asks to wait ({call}, a stream's or an event's)",
+        f"# only a clock needs to wait, and not in every step:\nif step % 50 == 0:\n    {call}",
+    )
+
+
 @rule
 def sync(case: Case) -> Iterator[Finding]:
     """The host waits for the device inside the step, which empties the queue."""
@@ -64,7 +73,8 @@ def sync(case: Case) -> Iterator[Finding]:
         by_op[wait.op or wait.call].append(wait)
     top = max(by_op, key=lambda op: sum(s.cost_us for s in by_op[op]))
     known = next((o for o in reversed(by_op[top][0].ops) if o in _INSTEAD), "")
-    what, instead = _INSTEAD.get(known, _OTHERWISE)
+    asked = not by_op[top][0].op and _ASKS_TO_WAIT.search(top) is not None and case.operators
+    what, instead = _asked(case) if asked else _INSTEAD.get(known, _OTHERWISE)
     if "HtoD" in by_op[top][0].copy:
         what, instead = _SENT
     cost_us = sum(s.cost_us for s in waits)
@@ -72,7 +82,8 @@ def sync(case: Case) -> Iterator[Finding]:
     place = user_place(by_op[top][0].stack)
     unseen: tuple[str, ...] = ()
     sat = case.sitting("sync")
-    if sat is not None and sat.idle_ms >= _LONG_WAIT_MS * case.n_steps:
+    if sat is not None and sat.is_unexplained:
+        instead = f"torch.{case.device_type}.synchronize()  # before recording begins\n{instead}"
         unseen = (
             f"no recorded activity ran for {fmt_ms(sat.idle_ms)} of the time in {sat.call}: the "
             "trace does not show what the call waited for (work from before the recording, or "

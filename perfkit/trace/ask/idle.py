@@ -68,6 +68,9 @@ IDLE_CAUSES = (
 _SHORTEST_LAUNCH_NS = 3_000
 # A device takes 1 to 10 µs from one kernel to the next, and as long to start the first one.
 _LONGEST_PAUSE_NS = 50_000
+# A device that has work starts it, and a copy of some bytes, within some 10 µs: a call that waits
+# this long on an idle device waits for something that was not recorded.
+_LONG_WAIT_MS = 1.0
 # From which cause each layer of the picture is, in order of priority.
 _LAYERS = (
     "communication", "kernels", "queued", "data", "copy", "sync", "capture", "driver", "launch",
@@ -120,6 +123,7 @@ class Sitting:
         idle_ms: for how much of it the device idled for the cause that was asked for, in ms.
         n_queued: activities that waited in the queue in the longest of these stretches, without
             copies to the host.
+        longest_ms: for how long the device idled during one such call at most, in ms.
     """
 
     call: str
@@ -127,6 +131,12 @@ class Sitting:
     host_ms: float
     idle_ms: float
     n_queued: int
+    longest_ms: float = 0.0
+
+    @property
+    def is_unexplained(self) -> bool:
+        """Whether it waited, on a device that had nothing to do, for what was not recorded."""
+        return not self.n_queued and self.longest_ms >= _LONG_WAIT_MS
 
     def words(self) -> str:
         """``cudaStreamSynchronize (3 calls, 9 ms in all)``, or ``… for 463 ms`` for one call."""
@@ -182,6 +192,7 @@ def sitting(
         host_ms=float((trace.end_ns[rows] - trace.start_ns[rows]).sum()) / 1e6,
         idle_ms=float(idle_ns.sum()) / 1e6,
         n_queued=int(((ready <= at) & (at < start)).sum()),
+        longest_ms=float(idle_ns.max()) / 1e6,
     )
 
 
