@@ -20,17 +20,20 @@ class LineKind:
         name: one word for it.
         words: what it is, to follow "… is".
         what_to_do: a snippet that fits.
+        rule: of the finding about such lines.
     """
 
     name: str
     words: str
     what_to_do: str
+    rule: str = "host-python"
 
 
 SLEEP = LineKind(
     "sleep",
     "a wait that the code itself asks for",
     "# the step sleeps: take the wait out, or wait in a thread alongside training",
+    rule="host-sleeps",
 )
 WAITING = LineKind(
     "waiting",
@@ -38,6 +41,7 @@ WAITING = LineKind(
     "# this thread only waits here; look at what it waits for, where that runs:\n"
     "with perfkit.profile() as p:  # in the function that the other process or thread runs\n"
     "    train()\nprint(p.result)",
+    rule="host-waits",
 )
 LOGGING = LineKind(
     "logging",

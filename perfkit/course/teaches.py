@@ -33,6 +33,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "dataloader-new-memory",
         "dataloader-blocked",
         "shuffled-gather",
+        "host-sleeps",
     ),
     "06-host-to-device": (
         "made-on-host",

@@ -101,7 +101,7 @@ def test_a_wait_for_others_is_not_told_as_python(wait: Callable[[], None]) -> No
     assert "aiting: " in said
     assert "the main thread waits for other processes, threads or connections" in said
     assert "Python and other host work" not in said
-    (finding,) = [f for f in found.diagnosis.findings if f.rule == "host-python"]
+    (finding,) = [f for f in found.diagnosis.findings if f.rule == "host-waits"]
     assert finding.title == "The code waits for other processes or threads for much of that time"
     assert "whose work is not seen here" in finding.evidence[-1]
     assert finding.to_dict()["gain_at_most"] is None
@@ -125,7 +125,7 @@ def test_python_that_computes_is_told_as_python() -> None:
 def test_a_sleep_is_no_wait_for_others() -> None:
     found = _profiled(lambda: time.sleep(_WAIT_S))
     assert "waits for other" not in found.diagnosis.headline
-    (finding,) = [f for f in found.diagnosis.findings if f.rule == "host-python"]
+    (finding,) = [f for f in found.diagnosis.findings if f.rule == "host-sleeps"]
     assert finding.title == "The code sleeps for much of that time"
 
 

@@ -26,7 +26,7 @@ def test_the_toolkit_finds_the_course() -> None:
 def test_every_rule_that_is_taught_exists() -> None:
     rules = set(RULE_OF_CAUSE.values())
     for path in (ROOT / "perfkit" / "advice").rglob("*.py"):
-        rules |= set(re.findall(r'rule="([^"]+)"', path.read_text(encoding="utf-8")))
+        rules |= set(re.findall(r'rule(?:: str )?= ?"([^"]+)"', path.read_text(encoding="utf-8")))
     taught = [rule for names in teaches.RULES.values() for rule in names]
     assert len(taught) == len(set(taught))
     assert set(taught) <= rules
@@ -54,3 +54,9 @@ def test_only_lessons_that_are_here_are_named(
     assert teaches.lesson_of("setting", "num_workers") == "04-dataloader"
     assert teaches.lesson_of("rule", "dataloader-no-workers") == "04-dataloader"
     assert teaches.lesson_of("rule", "num_workers") is None
+
+
+def test_a_step_that_sleeps_is_no_matter_of_the_loss() -> None:
+    # it waits alongside training where a loader's worker does it
+    assert teaches.lesson_of("rule", "host-sleeps") == "04-dataloader"
+    assert teaches.lesson_of("rule", "host-waits") is None  # whose work is not seen

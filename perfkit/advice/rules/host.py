@@ -132,7 +132,7 @@ def python(case: Case) -> Iterator[Finding]:
     if kind is WAITING:
         formula = "no bound: the work that it waits for is not recorded"
     yield Finding(
-        rule="host-python",
+        rule=kind.rule,
         cures=("host",),
         title=_title(case, kind),
         evidence=tuple(evidence),
