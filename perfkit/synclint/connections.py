@@ -20,6 +20,10 @@ class Connections:
         self._parent: list[int] = []
         self._on_device: list[bool] = []
         self._on_host: list[bool] = []
+        # put on the device by a call that says so, and what was computed from that
+        self._placed: set[int] = set()
+        # results of operators that ran outside of a data loader
+        self._computed: set[int] = set()
         # made by a factory that was told no device: on the host, unless it meets what is not
         self._made_plain: list[bool] = []
         self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
@@ -28,11 +32,8 @@ class Connections:
 
     def node(self, tensor: Any) -> int | None:
         """The number of the tensor's storage (of a sparse one's values); None if it has none."""
-        try:
-            if tensor.is_sparse:
-                tensor = tensor._values()
-            storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):
+        storage = self._storage(tensor)
+        if storage is None:
             return None
         key = storage._cdata
         found = self._storages.get(key)
@@ -47,6 +48,15 @@ class Connections:
         self._made_plain.append(False)
         self._storages[key] = (number, weakref.ref(storage))
         return number
+
+    @staticmethod
+    def _storage(tensor: Any) -> Any:
+        try:
+            if tensor.is_sparse:
+                tensor = tensor._values()
+            return tensor.untyped_storage()
+        except (NotImplementedError, RuntimeError):
+            return None
 
     def root(self, number: int) -> int:
         parent = self._parent
@@ -75,6 +85,31 @@ class Connections:
         root = self.root(number)
         if not self._on_host[root]:
             self._on_device[root] = True
+
+    def place(self, number: int) -> None:
+        """A call has put it on the device and said so: that does not follow from what it met."""
+        self.put_on_device(number)
+        self._placed.add(number)
+
+    def is_placed(self, number: int) -> bool:
+        return number in self._placed
+
+    def mark_computed(self, numbers: Iterable[int]) -> None:
+        self._computed.update(numbers)
+
+    def was_computed(self, number: int) -> bool:
+        return number in self._computed
+
+    def touches_placed(self, tensors: Iterable[Any]) -> bool:
+        """Whether one of these tensors was placed; none of them is numbered for it."""
+        if not self._placed:
+            return False
+        for tensor in tensors:
+            storage = self._storage(tensor)
+            found = None if storage is None else self._storages.get(storage._cdata)
+            if found is not None and found[0] in self._placed and found[1]() is not None:
+                return True
+        return False
 
     def put_on_host(self, number: int) -> None:
         root = self.root(number)

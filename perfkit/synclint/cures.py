@@ -86,6 +86,10 @@ _ARRAYS = frozenset({"cpu", "numpy"})
 # Calls that take a tensor as gladly as a number or an array.
 _TAKES_TENSORS = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "update"})
 _OWN_ARITHMETIC = frozenset({"abs", "dict", "isinstance", "len", "list", "sum", "tuple", "type"})
+_TEXT = (
+    "# the digits of a text must be on the host: make the text only in steps that show it, or\n"
+    "# keep the values on the device and read them once, for many steps"
+)
 _RARE = "# not in every step as it is: leave it, or do it less often still"
 _ONCE = "# it runs once, outside of the loop: leave it as it is"
 _LATER = "# a tensor; look at it when the step is over"
@@ -106,13 +110,22 @@ _WHERE_MADE = (
 _OF_THE_CALL = frozenset(
     {
         "clip_grad", "ctc", "empty_cache", "get_scale", "grad_scaler", "load_to_device",
-        "loops_of_graph", "print", "save", "synchronize", "wait_for_stream",
+        "loops_of_graph", "save", "synchronize", "wait_for_stream",
     }
 )  # fmt: skip
 _MADE_ON_HOST = re.compile(r"^torch\.(tensor|Tensor|as_tensor|from_numpy|[A-Z]\w+Tensor)\(")
 _MADE_HERE = (
     "# made on the host just before: only a copy from pinned memory does not wait for the GPU\n"
     "# (.pin_memory(), where there is one); or copy several values at once"
+)
+_COMPUTED = (
+    "# computed on the host, so no data loader has pinned it: better compute it on the device, or\n"
+    "# make it there (device=…). Only a copy from pinned memory (.pin_memory(), where there is a\n"
+    "# GPU) does not wait"
+)
+_SAMPLE = (
+    "# leave each sample on the host, and copy the batch, in the loop, from pinned memory:\n"
+    "# DataLoader(…, pin_memory=True), then .to(device, non_blocking=True)"
 )
 # From pageable memory the driver may keep the host waiting whatever non_blocking says.
 _PINNED = "# from pinned memory only: a batch of DataLoader(…, pin_memory=True)"
@@ -662,6 +675,8 @@ def _cures(waits: Sequence[LineWait], line: _Line | None, inside: str) -> str:
             taker = _taker(entry, line.statement, found.node) or _later_taker(entry, line)
         if found is None:
             said.append(skips or _in_general(entry, inside, line))
+        elif taker == "format":
+            said.append(_TEXT)
         elif taker:
             said.append(
                 f"# {taker}() takes it on the host: the wait goes only with that call. Make it "
@@ -962,6 +977,8 @@ def _taker(entry: str, statement: ast.stmt, node: ast.AST) -> str:
             name = _last_name(up.func)
             if whole.startswith(("torch.", "F.", "nn.")) or name in _OWN_ARITHMETIC:
                 return ""
+            if name == "format":  # "loss {}".format(x)
+                return name
             return "" if name in _TAKES_TENSORS else whole
         elif isinstance(up, ast.FormattedValue) or (
             isinstance(up, ast.BinOp)
@@ -1074,6 +1091,10 @@ def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
 
 
 def _for_facts(cure: _Cure, facts: Facts) -> _Cure:
+    if cure.note == _PINNED and "sample" in facts:
+        return replace(cure, line="X", note=_SAMPLE)
+    if cure.note == _PINNED and "computed" in facts:
+        return replace(cure, note=_COMPUTED)
     stays = ".float()" if "half" in facts else ".clone()" if "changes" in facts else ""
     return replace(
         cure,
@@ -1295,7 +1316,7 @@ def _bare(text: str) -> str:
 
 def _notes(line: _Line, match: _Match) -> Iterator[str]:
     note = match.cure.note
-    if note == _PINNED and _MADE_ON_HOST.match(match.bound.get("X", "")):
+    if note in (_PINNED, _COMPUTED) and _MADE_ON_HOST.match(match.bound.get("X", "")):
         note = _MADE_HERE
     if note:
         yield note

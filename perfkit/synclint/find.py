@@ -15,6 +15,7 @@ from perfkit.synclint.branches import runs_only_without_gpu
 from perfkit.synclint.catalogue import CATALOGUE, COPIES, EXPLICIT, Entry
 from perfkit.synclint.cures import LineWait, cures
 from perfkit.synclint.entry import entry_of
+from perfkit.synclint.facts import strength
 from perfkit.synclint.sites import Site, called, place, source_line, spelled
 
 if TYPE_CHECKING:
@@ -115,7 +116,8 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
 
     The step really runs, on CPU tensors: it trains as usual, but takes a few times as long. Only
     values that depend on the model's parameters, buffers or inputs count. The data loader's work,
-    and everything before ``.to(device)``, does not.
+    and everything before ``.to(device)``, does not, but for what a data set puts on the device
+    (without workers, which are processes of their own).
 
     With a step that uses a GPU, this is still a prediction;
     :func:`perfkit.synclint.reality.check_syncs` compares it with what really happened.
@@ -201,7 +203,7 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
         else:
             entries.append(entry)
             wait = LineWait(entry_of(one), one.site, one.facts)
-            if len(wait.facts) >= len(waits.get(wait[:2], wait).facts):  # of all times it ran
+            if strength(wait.facts) >= strength(waits.get(wait[:2], wait).facts):
                 waits[wait[:2]] = wait
         if op not in ops:
             ops.append(op)

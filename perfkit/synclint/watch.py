@@ -170,6 +170,7 @@ class Watch:
         self._node = torch_compat.autograd_node_reader()
         self._sequence = torch_compat.sequence_number_reader()
         self._paused = 0
+        self._fetching = 0
         self.instrument = Instrument("the sync lint", switch_off=self._switch_off)
         self._moving = 0
         self._reading = 0
@@ -319,12 +320,27 @@ class Watch:
             put_back()
 
     def _fetch(self, is_batch: bool, source: Any) -> Callable[[Any], None]:
-        """What a data loader does is on the host, whatever it does."""
-        self._paused += 1
-        return self._fetched
+        """A data loader works on the host, but for what a call puts on the device."""
+        if is_batch:
+            self._fetching += 1
+        else:
+            self._paused += 1  # for ever in the workers that it forks
+        return self._fetched if is_batch else self._loader_began
 
     def _fetched(self, batch: Any) -> None:
+        self._fetching -= 1
+
+    def _loader_began(self, nothing: Any) -> None:
         self._paused -= 1
+
+    def passes_over(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:
+        """Whether this is a data loader's work on the host."""
+        if not self._fetching or name in _PLACES or kwargs.get("device") is not None:
+            return False
+        return not self._touches_placed(args, kwargs)
+
+    def _touches_placed(self, args: Any, kwargs: Mapping[str, Any]) -> bool:
+        return self._links.touches_placed(_tensors((*args, *kwargs.values())))
 
     # --- what is on the device ----------------------------------------------------------
 
@@ -346,15 +362,20 @@ class Watch:
         number = self._links.node(tensor)
         if number is not None and self._is_on_gpu(tensor):
             self.saw_gpu = True
-            self._links.put_on_device(number)
+            self._links.place(number)
         return number
+
+    def _numbers(self, result: Any) -> list[int]:
+        return [n for t in _tensors((result,)) if (n := self._number(t)) is not None]
 
     def _crossing(self, device: _Tensor, host: _Tensor) -> bool:
         """Whether one is on a GPU and the other on the host for a fact, not by what is joined."""
         return self._is_on_gpu(device) and host.device.type == "cpu"
 
     def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
-        if self._paused or (self._members is not None and module not in self._members):
+        if self._paused or self._fetching:
+            return
+        if self._members is not None and module not in self._members:
             return
         if module not in self._seen_modules:
             self._seen_modules.add(module)
@@ -388,6 +409,8 @@ class Watch:
         for tensor in needs:
             number = self._number(tensor)
             if number is None or self._links.is_on_host(number):
+                return
+            if self._fetching and not self._links.is_placed(number):
                 return
             numbers.append(number)
         sources = [n for tensor in absent if (n := self._number(tensor)) is not None]
@@ -456,7 +479,7 @@ class Watch:
 
     def traced(self, func: Callable[..., Any], frame: FrameType, *args: Any, **kwargs: Any) -> Any:
         """Run it as an operator of the line above ``frame``, for the trace."""
-        if self.tracer is None or self._paused:
+        if self.tracer is None or self._paused or (args and self.passes_over("", args, kwargs)):
             return func(*args, **kwargs)
         with self.tracer.around(*self.line_of(frame)):
             return func(*args, **kwargs)
@@ -519,6 +542,8 @@ class Watch:
     def note_operator(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
     ) -> None:
+        if self._fetching and not self._touches_placed(args, kwargs):
+            return
         rule = rule_of(func)
         name = func.name()
         from_gpu = name == "aten::_to_copy" and self._is_on_gpu(args[0])
@@ -537,10 +562,20 @@ class Watch:
                     facts = facts_of_choice(args[0], hit.needs, *args[2:3])
                 for needs in zip(hit.needs) if hit.each else (hit.needs,):
                     self.hit(hit.entry, needs, sys._getframe(), facts=facts)
-        self._relate(name, args, kwargs, result)
+        if self._fetching:
+            self._follow(result)
+        else:
+            self._relate(name, args, kwargs, result)
+            if torch_compat.makes_storage(func):
+                self._links.mark_computed(self._numbers(result))
         self._launched(func, args, result)
         if self._backward and args:
             self._look_backwards(args)
+
+    def _follow(self, result: Any) -> None:
+        """What comes of a tensor that was put on the device is there, too."""
+        for number in self._numbers(result):
+            self._links.place(number)
 
     def _look_backwards(self, args: Sequence[Any]) -> None:
         node = self._node()
@@ -594,7 +629,7 @@ class Watch:
             if watch_gradients and tensor.requires_grad and not links.is_on_device(number):
                 links.put_on_device(number)
             (large if tensor.dim() else small).append(number)
-        results = [n for t in _tensors((result,)) if (n := self._number(t)) is not None]
+        results = self._numbers(result)
         if large:
             together = [*large, *results]
             if name in _UNITE_ALL:
@@ -653,12 +688,13 @@ class Watch:
         return result
 
     def _load(self, result: Any, where: Any, frame: FrameType) -> None:
-        """``torch.load`` with ``map_location``: what the file holds is copied there."""
-        if not isinstance(where, str | torch.device) or is_literal_cpu(frame, where):
-            return
+        """``torch.load``: what the file holds is copied to where ``map_location`` says."""
         loaded = _tensors((result,))
-        for tensor in loaded:
-            self._made_on(tensor, where, frame)
+        if not isinstance(where, str | torch.device) or is_literal_cpu(frame, where):
+            loaded = [one for one in loaded if self._is_on_gpu(one)]  # where it was saved from
+        else:
+            for tensor in loaded:
+                self._made_on(tensor, where, frame)
         if loaded:
             self.hit("load_to_device", loaded[:1], frame, api="load")
 
@@ -669,11 +705,17 @@ class Watch:
         if number is None:
             return
         if like is not None:
-            self._links.join(like[1], number)
+            self._where(like[1], number)
         elif is_literal_cpu(frame, device):
             self._links.put_on_host(number)
         else:
-            self._links.put_on_device(number)
+            self._links.place(number)
+
+    def _where(self, other: int, number: int) -> None:
+        """It was put where another is."""
+        self._links.join(other, number)
+        if self._links.is_placed(other):
+            self._links.place(number)
 
     def _read(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         name = func.__name__
@@ -810,15 +852,15 @@ class Watch:
         if not stays:
             # what the data code has done with it before was done on the host
             result = self._move(source.clone, (), {})
-        if not self._is_on_gpu(source) and source is not result and not _is_of_a_model(source):
-            self._copied_to_device(source, result, args, kwargs, frame)
         target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
         like = self._devices.get(id(target))
         moved = self._number(result)
-        if like is not None and moved is not None:
-            self._links.join(like[1], moved)
-        else:
-            self._put_on_device(result)
+        if moved is not None and like is not None:
+            self._where(like[1], moved)
+        elif moved is not None:
+            self._links.place(moved)
+        if not self._is_on_gpu(source) and source is not result and not _is_of_a_model(source):
+            self._copied_to_device(source, result, args, kwargs, frame)
         return result
 
     def _copied_to_device(
@@ -827,7 +869,15 @@ class Watch:
         later = kwargs.get("non_blocking") or any(a is True for a in args[2:])
         decides = frame.f_code.co_filename.replace("\\", "/").endswith(_DECIDES_BY_DEVICE)
         if not later and not decides and frame.f_code.co_filename != _MODULE_FILE:
-            self.hit("copy_to_device", [result], frame, [source])
+            self.hit("copy_to_device", [result], frame, [source], facts=(self._origin(source),))
+
+    def _origin(self, source: _Tensor) -> str:
+        """The fact of what is copied that says who made it."""
+        if self._fetching:
+            return "sample"
+        number = self._number(source)
+        is_computed = number is not None and self._links.was_computed(number)
+        return "computed" if is_computed and not source.is_pinned() else "given"
 
     def _move(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         self._moving += 1
@@ -891,6 +941,9 @@ _CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]
     "type_as": Watch._to,
     "untyped_storage": Watch._storage,
 }
+
+# these put a tensor where they are told, or say where one is
+_PLACES = frozenset({"__get__", "cuda", "to", "type_as"})
 
 
 @functools.cache
@@ -982,6 +1035,8 @@ class _ApiMode(TorchFunctionMode):
         if watch._paused or watch._moving:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        if watch._fetching and watch.passes_over(name, args, kwargs):
+            return func(*args, **kwargs)
         once = _Once(func)
         try:  # no function between: each frame counts against the limit of recursion
             return watch.call(once, name, args, kwargs, sys._getframe(1))

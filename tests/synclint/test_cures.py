@@ -162,7 +162,6 @@ def test_a_copy_that_does_not_block_is_said_to_need_pinned_memory(line: str) -> 
         ("world.step(pred.detach().cpu().numpy())", "world.step"),
         ("world.step(pred.detach().numpy() * 2)", "world.step"),
         ("kept = math.exp(err_g.item())", "math.exp"),
-        ("kept = 'loss %.3f' % err_g.item()", "format"),
         ("kept = pred.argmax(1).cpu().numpy()\nmore = 1\nworld.step(kept)", "world.step"),
         ("kept = pred.detach().cpu()\nmore = np.isin([1], kept.numpy())", "np.isin"),
     ],
@@ -443,6 +442,39 @@ def test_what_is_an_index_stays_a_number(line: str) -> None:
 def test_what_is_made_is_made_on_the_device(line: str, cure: str) -> None:
     (sync,) = _found(line)
     assert sync.instead.splitlines()[-1] == f"total = {cure}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kept = f'{err_g.item():.3f}'",
+        "kept = 'loss %.3f' % err_g.item()",
+        "kept = 'loss {:.3f}'.format(err_g.item() / 2)",
+    ],
+)
+def test_a_text_is_called_a_text(line: str) -> None:
+    (sync,) = _found(line)
+    assert sync.instead.startswith("# the digits of a text must be on the host")
+    assert "format()" not in sync.instead
+
+
+def test_no_line_with_strange_names_is_told_as_the_users(tmp_path: Path) -> None:
+    (sync,) = _found("if f'{err_g:.3f}':\n    kept = 1")
+    assert sync.instead.startswith(_LIKE_THIS)
+
+
+@pytest.mark.parametrize("made", ["fresh * 2", "fresh[[0, 1]]", "torch.stack([fresh, fresh])"])
+def test_what_arithmetic_made_comes_from_no_data_loader(made: str) -> None:
+    for line in (f"kept = ({made}).to(pred.device)", f"made = {made}; kept = made.to(pred.device)"):
+        (sync,) = _found(line, fresh=torch.ones(4, 5))
+        assert "DataLoader" not in sync.instead
+        assert "# computed on the host, so no data loader has pinned it" in sync.instead
+
+
+@pytest.mark.parametrize("view", ["fresh[1:]", "fresh.view(-1)", "fresh.T"])
+def test_a_view_of_a_batch_may_come_from_a_data_loader(view: str) -> None:
+    (sync,) = _found(f"kept = {view}.to(pred.device)", fresh=torch.ones(4, 5))
+    assert "# from pinned memory only: a batch of DataLoader" in sync.instead
 
 
 def test_what_is_made_on_the_host_comes_from_no_data_loader() -> None:
