@@ -214,6 +214,6 @@ def is_literal_cpu(frame: FrameType, device: Any) -> bool:
     """
     if str(device) != "cpu":
         return False
-    if is_user_code(frame.f_code.co_filename):
-        return _literal_cpu(frame.f_code, frame.f_lasti)
-    return isinstance(device, str)  # libraries pass devices as objects, and write "cpu" as text
+    if not (isinstance(device, str) or is_user_code(frame.f_code.co_filename)):
+        return False  # libraries pass devices as objects, and write "cpu" as text
+    return _literal_cpu(frame.f_code, frame.f_lasti)

@@ -569,6 +569,29 @@ def normalized(x):
 """
 
 
+def test_a_library_that_passes_the_name_of_its_device_does_not_ask_for_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Keras: its device is the text "cpu" where there is no GPU, and "cuda" where there is."""
+    package = tmp_path / "site-packages" / "devices"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(
+        "DEVICE = 'cpu'\n"
+        "def converted(x):\n    return x.to(DEVICE)\n"
+        "def kept(x):\n    return x.to('cpu')\n"
+    )
+    monkeypatch.syspath_prepend(str(package.parent))
+    devices = importlib.import_module("devices")
+    model = nn.Linear(3, 2)
+
+    def step() -> None:
+        y = devices.converted(model(torch.randn(4, 3)))
+        devices.kept(y.detach())
+        y.sum().backward()
+
+    assert {sync.code for sync in find_syncs(step)} == {"return x.to('cpu')"}
+
+
 def test_below_a_trainer_the_librarys_line_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
