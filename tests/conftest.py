@@ -10,11 +10,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from rewritten_once import rewrite_share
 from tiers import Tiers
 
 # the time of an example depends on the machine's load
@@ -58,14 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Iterator[None]:
+def pytest_collection() -> Iterator[None]:
     """Torch and the tests themselves stay: to look through them again and again takes seconds."""
     gc.disable()
-    worker = getattr(session.config, "workerinput", None)
-    if worker is not None:
-        files = sorted(Path(__file__).parent.rglob("test_*.py"))
-        number = int(worker["workerid"].removeprefix("gw"))
-        rewrite_share(session.config, files, number, worker["workercount"])
     try:
         return (yield)
     finally:

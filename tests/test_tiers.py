@@ -11,7 +11,6 @@ from typing import Any
 
 import psutil
 import pytest
-from rewritten_once import rewrite_share
 from tiers import ByFunction, Tiers, longest_first
 
 
@@ -195,19 +194,3 @@ def test_a_lessons_kernel_is_forked_with_torch_and_ends_with_what_forked_it(
         client.stop_channels()
         prepared.end()
         manager.shutdown_kernel(now=True)
-
-
-def test_workers_share_the_rewriting_of_test_files(
-    tmp_path: Path, pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    files = [tmp_path / f"test_{n}.py" for n in range(5)]
-    for file in files:
-        file.write_text("def test_it():\n    assert 1 == 2\n")
-    assert [rewrite_share(pytestconfig, files, n, 2) for n in (0, 1)] == [3, 2]
-    # pytest itself finds them: nothing is left for whoever imports all of them
-    cached = {kept.name.partition(".")[0] for kept in tmp_path.glob("__pycache__/*-pytest-*.pyc")}
-    assert cached == {file.stem for file in files}
-    assert rewrite_share(pytestconfig, files, 0, 1) == 0
-    files[1].write_text("def test_it():\n    assert 2 == 3\n")
-    assert rewrite_share(pytestconfig, files, 0, 1) == 1
