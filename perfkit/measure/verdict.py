@@ -33,6 +33,8 @@ DATA_BOUND_FROM = 0.5
 PARTLY_FROM = 0.2
 # A larger gain is not a prediction: something else would bound the step first.
 _MOST_GAIN = 100
+# One or two steps bound nothing: the loader's start and a cold cache are most of their time.
+_FEWEST_STEPS = 3
 # Further steps left out after the first: caches, cuDNN's choice of algorithm, compilation.
 _WARM_UP_STEPS = 2
 _WARM_UP_AWAY_FROM = 10
@@ -480,6 +482,12 @@ def _sentence(
     if facts.busy is not None and facts.busy.is_busy:
         first = f"{facts.busy.sentence()} {first}"
     of = "" if steps.group == 1 else f" of {steps.group} batches"
+    if step.n < _FEWEST_STEPS:
+        return (
+            f"{first}Only {plural(step.n, 'step')} could be timed, too few for a verdict: "
+            f"{fmt_share(share)} of {fmt_ms(float(steps.step_ms.sum()))} waited for the loader."
+            f"{_growth(steps, None, memory)}"
+        )
     parts = [
         f"{verdict}: {fmt_share(share)}{between} of each step{of} waits for the loader "
         f"(median step {fmt_ms(step.median)} [{fmt_ms(step.low)}, {fmt_ms(step.high)}], n={step.n})"

@@ -101,6 +101,21 @@ def test_verdict_follows_the_share(clock, wait_ms: float, said: str) -> None:
     assert run.summary.sentence.startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("n_batches", "said"),
+    [
+        (2, "Only 1 step could be timed, too few for a verdict: 97 % of 310 ms waited"),
+        (3, "Only 2 steps could be timed, too few for a verdict: 97 % of 620 ms waited"),
+        (4, "Data-bound: 97 % of each step"),
+    ],
+)
+def test_two_steps_are_no_verdict(clock, n_batches: int, said: str) -> None:
+    run = watched(clock, Loader(clock, n_batches, wait_ms=300))
+    loop(clock, run)
+    assert run.summary.sentence.startswith(said)
+    assert ("as fast" in run.summary.sentence) == said.startswith("Data-bound")
+
+
 def test_slower_steps_and_bursts_and_starts_are_told(clock) -> None:
     run = watched(clock, Loader(clock, 300))
     for i, _ in enumerate(run):
