@@ -92,6 +92,13 @@ MIXUP = LineKind(
     "mixup or cutmix",
     "# mix in the DataLoader's workers (collate_fn), or on the device with few large operations",
 )
+OPTIMIZER = LineKind(
+    "optimizer",
+    "an optimizer's update that is not torch.optim's (only those are timed as optimizer)",
+    "# torch's own updates run all parameters in a few large operators:\n"
+    "optimizer = torch.optim.AdamW(model.parameters(), lr, fused=True)\n"
+    "# or look for a fused or foreach form of the one that you use",
+)
 OTHER = LineKind(
     "python",
     "Python",
@@ -128,6 +135,7 @@ _METRICS = re.compile(
 _EMA = re.compile(
     r"(^|[^a-z])ema([^a-z]|$)|\w(?-i:Ema|EMA)|swa_utils|averaged_?model", re.IGNORECASE
 )
+_OPTIMIZERS = re.compile(r"(^|[/._])optimi[sz]ers?([/._]|$)", re.IGNORECASE)
 _MIXUP = re.compile(r"mix_?up|cut_?mix", re.IGNORECASE)
 
 
@@ -170,8 +178,14 @@ def kind_of_source(text: str) -> LineKind:
 
 
 def beside_the_model(line: Line) -> LineKind | None:
-    """EMA, mixup or metrics, if the path, the function or the line itself has such a name."""
+    """EMA, mixup or metrics, if the path, the function or the line itself has such a name.
+
+    Or an optimizer of another package, by the path of what was called alone: the user's own
+    line may only make one. Those of torch have a phase of their own.
+    """
     parts = (line.inner, line.inner_function, line.function, line.source, line.library_function)
+    if _OPTIMIZERS.search(line.inner.partition(":")[0]):
+        return OPTIMIZER
     for pattern, kind in ((_EMA, EMA), (_MIXUP, MIXUP), (_METRICS, METRICS)):
         if any(pattern.search(part) for part in parts):
             return kind

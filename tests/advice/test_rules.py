@@ -431,6 +431,21 @@ def test_what_counts_as_forward_is_told_as_what_it_is(text: str, said: str) -> N
     assert "15 of the 40 line samples taken in forward" in found.evidence[0]
 
 
+def test_an_optimizer_of_another_package_is_told_by_its_path() -> None:
+    """Keras' optimizers are no torch.optim, so their update is in forward and in other."""
+    line = dataclasses.replace(
+        _line("model.fit(x, y)", 9, 9, waiting=False),
+        inner="keras/src/optimizers/base_optimizer.py:366",
+        inner_function="BaseOptimizer.apply",
+    )
+    for found in (beside_the_model(line), kind_of(line)):
+        assert found is not None
+        assert found.name == "optimizer"
+        assert "not torch.optim's" in found.words
+    made = _line("optimizer = make(model)", 9, 9, waiting=False, library="__main__")
+    assert kind_of(made).name == "python"
+
+
 @pytest.mark.parametrize(
     "path", ["torch_geometric/nn/conv/gcn_conv.py:9", "a/schema.py:1", "semantic.py:3"]
 )

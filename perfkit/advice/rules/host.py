@@ -167,7 +167,7 @@ def _knows_of_python(case: Case) -> bool:
 
 @rule
 def beside_the_model(case: Case) -> Iterator[Finding]:
-    """EMA, mixup and metrics that run in time counted as forward."""
+    """EMA, mixup, metrics and other packages' optimizers, in time counted as forward."""
     inside = case.lines_in(case.in_forward)
     counts: dict[str, int] = {}
     tops: dict[str, tuple[LineKind, Line]] = {}
