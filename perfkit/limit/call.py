@@ -21,6 +21,7 @@ class Work:
         least_flops: the same without what a causal mask skips.
         read_bytes, written_bytes: at least.
         dtype: of the first tensor; the format in which FLOPs are done.
+        updated_bytes: those that are read and written in the same place.
     """
 
     family: str
@@ -29,11 +30,17 @@ class Work:
     read_bytes: int
     written_bytes: int
     dtype: str
+    updated_bytes: int = 0
 
     @property
     def n_bytes(self) -> int:
         """Read and written."""
         return self.read_bytes + self.written_bytes
+
+    @property
+    def working_set_bytes(self) -> int:
+        """Of all tensors together: what is updated in place is there once."""
+        return self.n_bytes - self.updated_bytes
 
 
 @dataclass(frozen=True)
@@ -69,8 +76,11 @@ class Call:
     def lists(self) -> list[list[Tensor]]:
         return [a for a in self.args if isinstance(a, list) and a]
 
-    def plain(self, family: str, read: int, written: int, dtype: str = "") -> Work:
-        return Work(family, 0.0, 0.0, int(read), int(written), dtype or self.tensors[0].dtype)
+    def plain(
+        self, family: str, read: int, written: int, dtype: str = "", *, updated: int = 0
+    ) -> Work:
+        dtype = dtype or self.tensors[0].dtype
+        return Work(family, 0.0, 0.0, int(read), int(written), dtype, int(updated))
 
     def matrix(self, family: str, read: int, written: int, skipped: float = 0.0) -> Work:
         dims = [list(a.shape) if isinstance(a, Tensor) else [] for a in self.args]

@@ -79,13 +79,14 @@ def _pointwise(call: Call) -> Work:
     tensors = [a for a in call.args[:n] if isinstance(a, Tensor)]
     read = sum(t.n_bytes for t in tensors)
     results = [a for a in call.args[n:] if isinstance(a, Tensor)]
+    updated = 0
     if call.base.endswith("_"):
-        written = call.tensor(0).n_bytes
+        written = updated = call.tensor(0).n_bytes
     elif results:  # out=
         written = results[-1].n_bytes
     else:
         written = _broadcast(tensors) * _result_size(call, tensors)
-    return call.plain("elementwise", read, written)
+    return call.plain("elementwise", read, written, updated=updated)
 
 
 def _foreach(call: Call) -> Work:
@@ -94,7 +95,8 @@ def _foreach(call: Call) -> Work:
     read = sum(t.n_bytes for one in lists[only_written:] for t in one)
     read += sum(t.n_bytes for t in call.tensors)
     written = sum(t.n_bytes for t in lists[0])
-    return call.plain("elementwise", read, written, lists[0][0].dtype)
+    updated = written if call.base.endswith("_") and not only_written else 0
+    return call.plain("elementwise", read, written, lists[0][0].dtype, updated=updated)
 
 
 def _fill(call: Call) -> Work:
@@ -392,7 +394,9 @@ def _adam(call: Call) -> Work:
     total = [sum(t.n_bytes for t in one) for one in (parameters, gradients, first, second)]
     if len({len(one) for one in (parameters, gradients, first, second)}) != 1:
         raise ValueError("these are not four lists of one length")
-    return call.plain("optimizer", sum(total), sum(total) - total[1], parameters[0].dtype)
+    written = sum(total) - total[1]
+    dtype = parameters[0].dtype
+    return call.plain("optimizer", sum(total), written, dtype, updated=written)
 
 
 def _sgd(call: Call) -> Work:
@@ -400,12 +404,12 @@ def _sgd(call: Call) -> Work:
     state = [one for one in call.lists[2:3] if len(one) == len(parameters)]
     read = sum(t.n_bytes for one in (parameters, gradients, *state) for t in one)
     written = sum(t.n_bytes for one in (parameters, *state) for t in one)
-    return call.plain("optimizer", read, written, parameters[0].dtype)
+    return call.plain("optimizer", read, written, parameters[0].dtype, updated=written)
 
 
 def _unscale(call: Call) -> Work:
     total = sum(t.n_bytes for t in call.lists[0])
-    return call.plain("optimizer", total, total, _of_list(call))
+    return call.plain("optimizer", total, total, _of_list(call), updated=total)
 
 
 _RESAMPLING = (

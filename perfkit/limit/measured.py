@@ -26,7 +26,7 @@ from perfkit.base.errors import MeasurementError, MissingError
 from perfkit.base.machine import stamp
 from perfkit.base.machine.busy import BusyMark
 from perfkit.base.machine.played import is_played
-from perfkit.limit.peaks import MemoryRate, Peaks, ProductRate, Rate
+from perfkit.limit.peaks import UPDATE, MemoryRate, Peaks, ProductRate, Rate
 
 _T = TypeVar("_T")
 
@@ -45,8 +45,8 @@ _DEVICE_SETS = (_MIB, 8 * _MIB, 32 * _MIB, 128 * _MIB)
 # The last working set must be far larger than every cache: STREAM's rule is four times.
 _CPU_LARGEST, _DEVICE_LARGEST = 256 * _MIB, 2048 * _MIB
 _MOST_OF_MEMORY = 8
-# pattern -> tensors that it reads and writes
-_PATTERNS = {"copy": 2, "add": 3, "sum": 1}
+# pattern -> tensors that it has, and how many it reads and writes
+_PATTERNS = {"copy": (2, 2), "add": (3, 3), "sum": (1, 1), UPDATE: (1, 2)}
 _COPY_BYTES = 128 * _MIB
 _DISK_BYTES = 128 * _MIB
 _DISK_PIECE = 4 * _MIB
@@ -272,7 +272,7 @@ class _Bench:
         return lambda: torch.mm(a, b, out=out)
 
     def memory(self) -> Iterator[MemoryRate]:
-        """Three patterns for each working set."""
+        """Four patterns for each working set."""
         torch = self._torch
         on_cpu = self.kind.is_cpu
         sets = list(_CPU_SETS if self.has_cpu_speed else _DEVICE_SETS)
@@ -287,10 +287,10 @@ class _Bench:
         largest = min(largest, room // _MOST_OF_MEMORY)
         for size in sorted({*(s for s in sets if s < largest), largest}):
             budget_s = 0.06 if size < largest else 0.2
-            for what, tensors in _PATTERNS.items():
+            for what, (tensors, moves) in _PATTERNS.items():
                 n = size // 4 // tensors  # float32
                 parts = [torch.ones(n, device=self.place) for _ in range(tensors)]
-                moved = float(n * tensors * 4)
+                moved = float(n * moves * 4)
                 rate = self._rate(_pattern(torch, what, parts), moved, budget_s)
                 if rate is not None:
                     yield MemoryRate(what, size, rate)
@@ -355,6 +355,8 @@ def _pattern(torch: Any, what: str, parts: list[Any]) -> Callable[[], object]:
         return lambda: parts[1].copy_(parts[0])
     if what == "add":
         return lambda: torch.add(parts[0], parts[1], out=parts[2])
+    if what == UPDATE:
+        return lambda: parts[0].mul_(1.0)
     return lambda: parts[0].sum()
 
 

@@ -43,13 +43,17 @@ class ProductRate:
     flop_per_s: Rate
 
 
+#: The pattern that reads and writes one tensor in place.
+UPDATE = "update"
+
+
 @dataclass(frozen=True)
 class MemoryRate:
     """Moving tensors of one total size.
 
     Attributes:
-        what: ``"copy"`` (reads one, writes one), ``"add"`` (reads two, writes one) or ``"sum"``
-            (reads one).
+        what: ``"copy"`` (reads one, writes one), ``"add"`` (reads two, writes one), ``"sum"``
+            (reads one) or ``"update"`` (reads and writes one, in place).
         working_set_bytes: of all its tensors together.
         bytes_per_s: bytes read and written over the time.
     """
@@ -112,9 +116,11 @@ class Peaks(Shown):
 
     @property
     def memory_by_size(self) -> tuple[MemoryRate, ...]:
-        """The fastest pattern of each working set, smallest first."""
+        """The fastest pattern of each working set, smallest first, without updates in place."""
         best: dict[int, MemoryRate] = {}
         for one in self.memory:
+            if one.what == UPDATE:
+                continue
             known = best.get(one.working_set_bytes)
             if known is None or one.bytes_per_s.best > known.bytes_per_s.best:
                 best[one.working_set_bytes] = one
@@ -141,4 +147,9 @@ class Peaks(Shown):
             launch_us=self.launch_us.best,
             source=f"measured {self.provenance.when_utc[:10]}",
             doubts=doubts,
+            updates=tuple(
+                (m.working_set_bytes, m.bytes_per_s.best)
+                for m in sorted(self.memory, key=lambda m: m.working_set_bytes)
+                if m.what == UPDATE
+            ),
         )

@@ -40,13 +40,14 @@ def least(work: Work, roofs: Roofs, *, tf32: bool = False) -> Least:
         roofs: of the device.
         tf32: whether its float32 products are computed in TF32.
     """
-    memory_us = work.n_bytes / roofs.bytes_per_s(work.n_bytes) * 1e6
+    rate = roofs.bytes_per_s(work.working_set_bytes, in_place=bool(work.updated_bytes))
+    memory_us = work.n_bytes / rate * 1e6
     if not work.flops:
         return Least(memory_us, "memory", "", 0.0)
     form = roofs.format_for(work.dtype, tf32=tf32)
     if form is None:
         return Least(memory_us, "memory", "", 0.0, is_partial=True)
-    rate = roofs.flop_per_s[form]
-    needed_us = work.least_flops / rate * 1e6
+    flop_per_s = roofs.flop_per_s[form]
+    needed_us = work.least_flops / flop_per_s * 1e6
     bound = "arithmetic" if needed_us > memory_us else "memory"
-    return Least(max(needed_us, memory_us), bound, form, work.flops / rate * 1e6)
+    return Least(max(needed_us, memory_us), bound, form, work.flops / flop_per_s * 1e6)

@@ -19,6 +19,8 @@ class Roofs:
             two operations.
         memory: (bytes of the working set, B/s), smallest first. What fits into a cache is moved
             faster than what does not; a data sheet only has the memory's own rate, as one entry.
+        updates: the same of tensors that are read and written in place, which moves more bytes a
+            second: a result elsewhere is first fetched, too. Empty where they were not measured.
         kind: ``"measured here"``, ``"recorded"``, ``"played"`` or ``"predicted"`` (data sheet).
         launch_us: least time between two operators that the host asks for, in µs; None if unknown.
         source: where the rates come from.
@@ -31,16 +33,18 @@ class Roofs:
     launch_us: float | None = None
     source: str = ""
     doubts: tuple[str, ...] = field(default=())
+    updates: tuple[tuple[int, float], ...] = field(default=())
 
-    def bytes_per_s(self, working_set_bytes: float) -> float:
+    def bytes_per_s(self, working_set_bytes: float, *, in_place: bool = False) -> float:
         """The fastest rate seen for this working set or a larger one, in B/s.
 
         Larger ones count too because a smaller set is never slower to move: where it was measured
         slower, starting the operator took the time. A set larger than all measured ones has the
         rate of the largest.
         """
-        rates = [rate for size, rate in self.memory if size >= working_set_bytes]
-        return max(rates) if rates else self.memory[-1][1]
+        seen = (self.memory, self.updates) if in_place and self.updates else (self.memory,)
+        rates = [rate for each in seen for size, rate in each if size >= working_set_bytes]
+        return max(rates) if rates else max(each[-1][1] for each in seen)
 
     @property
     def memory_bytes_per_s(self) -> float:

@@ -223,12 +223,13 @@ def test_measuring_this_cpu(
 class Touched(TorchFunctionMode):
     """Bytes of the tensors that one call is given."""
 
-    n_bytes = 0
+    n_bytes = 0  # what mul_() updates is read and written
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self.n_bytes += sum(t.nbytes for t in (*args, *(kwargs or {}).values()))
+        tensors = [t for t in (*args, *(kwargs or {}).values()) if isinstance(t, torch.Tensor)]
+        self.n_bytes += sum(t.nbytes for t in tensors) * (1 + (func.__name__ == "mul_"))
         return func(*args, **(kwargs or {}))
 
 
@@ -247,7 +248,7 @@ def test_a_rate_of_memory_counts_the_bytes_that_a_pattern_moves(
 
     bench = measured._Bench("cpu")
     monkeypatch.setattr(bench, "_rate", rate_of)
-    assert [one.what for one in bench.memory()] == ["copy", "add", "sum"] * 2
+    assert [one.what for one in bench.memory()] == ["copy", "add", "sum", "update"] * 2
     assert [seen for seen, _ in moved] == [amount for _, amount in moved]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from typing import Any
@@ -289,6 +290,38 @@ def test_roofline_takes_the_longer_of_arithmetic_and_memory() -> None:
     causal = Work("attention", 2e9, 1e9, 0, 0, "float32")
     assert least(causal, ROOFS).us == pytest.approx(1000)
     assert least(causal, ROOFS).arithmetic_us == pytest.approx(2000)
+
+
+def test_updates_in_place_have_a_rate_and_a_set_of_their_own() -> None:
+    """A fused AdamW took 0.32 of its "least" time: it moves seven tensors, and has four."""
+    updates = ((2**20, 8e11), (2**30, 2e11))
+    roofs = dataclasses.replace(ROOFS, updates=updates)
+    adam = Work("optimizer", 0, 0, 2**20, 3 * 2**18, "float32", 3 * 2**18)
+    assert adam.working_set_bytes == 2**20
+    assert least(adam, roofs).us == pytest.approx(7 * 2**18 / 8e11 * 1e6)
+    assert least(adam, ROOFS).us == pytest.approx(7 * 2**18 / 4e11 * 1e6)  # peaks of before
+    elsewhere = dataclasses.replace(adam, updated_bytes=0)
+    assert least(elsewhere, roofs).us == pytest.approx(7 * 2**18 / 1e11 * 1e6)
+    huge = Work("optimizer", 0, 0, 2**31, 2**31, "float32", 2**31)
+    assert least(huge, roofs).us == pytest.approx(2**32 / 2e11 * 1e6)
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "updated"),
+    [
+        ("aten::mul_", "[[1024], []]", 4096),
+        ("aten::mul", "[[1024], [1024]]", 0),
+        ("aten::zero_", "[[1024]]", 0),
+        ("aten::copy_", "[[1024], [1024]]", 0),
+    ],
+)
+def test_what_is_read_and_written_in_place_is_one_tensor(
+    name: str, dims: str, updated: int
+) -> None:
+    types = ",".join(["float"] * len(json.loads(dims)))
+    found = work(name, arguments(dims, types))
+    assert found is not None
+    assert found.updated_bytes == updated
 
 
 def test_a_format_without_a_rate_is_bound_by_its_bytes_alone() -> None:
