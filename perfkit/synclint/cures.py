@@ -540,15 +540,18 @@ class _Line:
 
     def nodes(self, site: Site) -> list[ast.AST]:
         """Where to look: what the instruction evaluates and its parts first, then all others."""
-        own = list(self.own())
+        here = self.running(site)
+        parts = [n for node in here for n in ast.walk(node)]
+        around = [up for node in here for up in self.around(node)]
+        return [self.statement, *here, *parts, *around, *self.own()]
+
+    def running(self, site: Site) -> list[ast.AST]:
+        """What the instruction evaluates; empty where Python does not say."""
         positions = list(site.code.co_positions())
         index = site.instruction // 2
         if not 0 <= index < len(positions):
-            return own
-        here = [node for node in own if _at(node) == positions[index]]
-        parts = [n for node in here for n in ast.walk(node)]
-        around = [up for node in here for up in self.around(node)]
-        return [self.statement, *here, *parts, *around, *own]
+            return []
+        return [node for node in self.own() if _at(node) == positions[index]]
 
     def around(self, node: ast.AST) -> list[ast.AST]:
         """What it is part of within the statement, innermost first."""
@@ -1038,7 +1041,9 @@ def _last_name(function: ast.expr) -> str:
 
 
 def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
-    nodes = line.nodes(site)
+    # log_prob() checks its argument, too, and takes no validate_args, nor does a call around it
+    is_made = entry == "distribution"
+    nodes = [n for n in line.running(site) if _makes_an_object(n)] if is_made else line.nodes(site)
     for cure in _CURES.get(entry, ()):
         cure = _for_facts(cure, facts)
         for node in nodes:
@@ -1047,8 +1052,6 @@ def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
             fit = _Fit(cure.rest)
             if not fit.fits(_pattern(cure.pattern), node):
                 continue
-            if entry == "distribution" and not _makes_an_object(node):
-                continue  # log_prob() checks its argument, too, and takes no validate_args
             if not all(_is_literal(fit.bound[name]) for name in cure.literal):
                 continue
             if not all(_is_number(fit.bound[name]) for name in cure.number):

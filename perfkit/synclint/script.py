@@ -25,7 +25,8 @@ class _Enough(BaseException):
 def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) -> Syncs | SyncCheck:
     """Run a script as ``python path argv…`` would, and list the lines that make a GPU wait.
 
-    What comes before the first module runs is set-up, which waits once, and is not listed.
+    What comes before the first module runs is set-up, which waits once, and is not listed, unless
+    an optimizer has stepped by then (a module's ``forward()`` may be called without the module).
     The script is stopped when its first optimizer is about to step for the ``steps + 1``-th
     time; its ``finally`` blocks run. A script without an optimizer runs to its end. The result's
     ``seen`` says which part of the program that was.
@@ -53,12 +54,14 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
 
     first: list[Any] = []
     n_steps = 0
-    began_at = stopped_at = "a line that is not known"
-    stopped = False
+    began_at = ""
+    stopped_at = "a line that is not known"
+    began = stopped = False
     instrument = Instrument("the sync lint of a script")
 
     def before_step(optimizer: Any, *_: object) -> None:
-        nonlocal n_steps, stopped, stopped_at
+        nonlocal began, n_steps, stopped, stopped_at
+        began = True  # a module may be called by its forward(), which no hook sees
         first[:] = first or [optimizer]
         if optimizer is first[0]:
             n_steps += 1
@@ -68,8 +71,6 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
                     stopped_at = _line_now()
                 raise _Enough
 
-    began = False
-
     def before_module(module: Any, _: object) -> None:
         nonlocal began, began_at
         if began:
@@ -77,6 +78,7 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
         with instrument.guard("beginning with the first forward pass"):
             if next(module.parameters(), None) is not None:
                 began = True
+                began_at = "a line that is not known"
                 if Watch._active is not None:
                     Watch._active.start_anew()
                 began_at = _line_now()
@@ -96,26 +98,33 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
         stack.callback(register_module_forward_pre_hook(before_module).remove)
         result = lint(run)
     syncs = result if isinstance(result, Syncs) else result.predicted
-    if not began:
-        syncs.seen = "No module with parameters ran: the whole script was watched."
-    elif stopped:
-        syncs.seen = (
-            f"Seen: from the first forward pass ({began_at}) to the end of optimizer step {steps} "
-            f"(stopped at {stopped_at}). Set-up before it is left out; what comes after it, such "
-            "as a validation or a checkpoint, was not run."
-        )
-    else:
-        times = f"{n_steps} optimizer step{'s' * (n_steps != 1)}"
-        syncs.seen = (
-            f"Seen: from the first forward pass ({began_at}) to the script's end, {times}. Set-up "
-            "before it is left out."
-        )
+    syncs.seen = _seen(began_at, stopped_at if stopped else "", n_steps - stopped)
     if instrument.failure is not None:
         said = instrument.failure.sentence()
         syncs.warnings += (said,)
         if not isinstance(result, Syncs):
             return replace(result, warnings=(*result.warnings, said))
     return result
+
+
+def _seen(began_at: str, stopped_at: str, n_steps: int) -> str:
+    """Which part of the script was watched, in words."""
+    times = f"{n_steps} optimizer step{'s' * (n_steps != 1)}"
+    if not began_at and not n_steps:
+        return "No module with parameters ran: the whole script was watched."
+    start = f"the first forward pass ({began_at})" if began_at else "the script's start"
+    end = f"the script's end, {times}"
+    after = ""
+    if stopped_at:
+        end = f"the end of optimizer step {n_steps} (stopped at {stopped_at})"
+        after = " What comes after that step, such as a validation or a checkpoint, was not run."
+    before = (
+        "Set-up before it is left out."
+        if began_at
+        else "No module with parameters was called before the optimizer stepped, so set-up is "
+        "listed, too."
+    )
+    return f"Seen: from {start} to {end}. {before}{after}"
 
 
 def _line_now() -> str:

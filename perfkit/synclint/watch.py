@@ -1022,6 +1022,18 @@ class _Once:
         return self.result
 
 
+def _is_on_its_way_to_the_kernel(frame: FrameType) -> bool:
+    """Whether our dispatch mode has made this call of an operator.
+
+    torch shows it to the function mode where no Python function around it is one that modes
+    see: ``torch.LongTensor(3)`` asks for memory on ``device=cpu`` there, the user for no device.
+    """
+    if frame.f_code.co_filename != _OPERATORS_FILE:
+        return False
+    caller = frame.f_back
+    return caller is not None and caller.f_code.co_filename == __file__
+
+
 class _ApiMode(TorchFunctionMode):
     """Sees the calls of torch's Python functions and tensor methods."""
 
@@ -1034,12 +1046,15 @@ class _ApiMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if watch._paused or watch._moving:
             return func(*args, **kwargs)
+        frame = sys._getframe(1)
+        if _is_on_its_way_to_the_kernel(frame):
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if watch._fetching and watch.passes_over(name, args, kwargs):
             return func(*args, **kwargs)
         once = _Once(func)
         try:  # no function between: each frame counts against the limit of recursion
-            return watch.call(once, name, args, kwargs, sys._getframe(1))
+            return watch.call(once, name, args, kwargs, frame)
         except Exception as error:
             return watch.go_on(once, error, args, kwargs)
 

@@ -318,6 +318,13 @@ def test_only_what_makes_a_distribution_takes_validate_args() -> None:
     assert "log_prob" not in asked.instead
     assert "validate_args=False" in asked.instead
     assert "Normal" not in asked.instead  # the line makes none: what has made it is elsewhere
+    # nor does an object around it
+    _, kept = _found(
+        "probs = torch.distributions.Normal(pred, 1.0)\n"
+        "Kept = dict\n"
+        "kept = Kept(likely=probs.log_prob(pred))"
+    )
+    assert kept.instead == asked.instead
 
 
 def test_a_statement_over_several_lines_is_shown_whole() -> None:

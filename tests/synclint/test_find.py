@@ -7,6 +7,7 @@ import io
 import logging
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -682,3 +683,16 @@ def test_other_threads_are_left_alone(net: nn.Module) -> None:
 
     assert find_syncs(step) == []
     assert done
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: torch.FloatTensor(4, 3).fill_(1.0), lambda: torch.Tensor(6, 3).zero_()[:4]],
+)
+def test_what_a_class_of_tensors_makes_is_on_the_host_until_it_is_copied(
+    net: nn.Module, make: Callable[[], torch.Tensor]
+) -> None:
+    device = torch.device("cpu")  # what a script falls back to
+    data = make()
+    (sync,) = find_syncs(lambda: net(make().to(device)) + net(data.to(device)))
+    assert (sync.op, sync.count) == ("Tensor.to", 2)

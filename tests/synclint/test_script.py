@@ -72,6 +72,29 @@ def test_a_short_script_runs_to_its_end(script: Path, capsys: pytest.CaptureFixt
     assert "closed after 2" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("steps", [2, 9])
+def test_a_script_that_calls_forward_itself_is_watched_from_its_start(
+    tmp_path: Path, steps: int
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "net = torch.nn.Linear(3, 2)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for step in range(3):\n"
+        "    loss = net.forward(torch.rand(4, 3)).sum()\n"
+        "    loss.backward()\n"
+        "    optimizer.step()\n"
+        "    print(loss.item())\n"
+        "net(torch.rand(4, 3))\n"
+    )
+    syncs = run_script(tmp_path / "train.py", steps=steps)
+    assert [(sync.line, sync.count) for sync in syncs] == [(8, min(steps, 3))]
+    assert syncs.seen.startswith("Seen: from the script's start to the ")
+    assert "so set-up is listed, too" in syncs.seen
+    assert ("stopped at train.py:7" in syncs.seen) == (steps == 2)
+    assert ("the script's end, 3 optimizer steps" in syncs.seen) == (steps == 9)
+
+
 def test_json_on_standard_output_is_json_alone(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
