@@ -338,7 +338,9 @@ class Case:
         its algorithms, the first call of any kernel may load it: seconds that no later step needs.
         Such a call has a self time of over 1 ms and a twentieth of all steps (without what it
         called or waited for); later calls of the same op take less than a tenth of that, and if
-        there are none, it is an allocation.
+        there are none, it is an allocation. Outside of operators (Triton's kernels, a trace
+        without operators) it is the very first launch, while the device idles: where it works,
+        the launch may wait in a full queue.
         """
         trace, inside = self.trace, self.nesting
         if not self.on_device or not len(inside.rows):
@@ -354,7 +356,21 @@ class Case:
         least_ns = max(1e6, 0.05 * self.wall_us * 1e3)
         name = trace.name_id[rows]
         is_op = trace.is_a(Category.OP)[rows]
+        is_call = trace.is_a(Category.RUNTIME)[rows]
+        # the driver's launch inside the runtime's is the same one
+        is_inner = (inside.parent >= 0) & is_call[inside.parent]
+        is_launch = is_call & trace.named(lambda n: "Launch" in n)[rows] & ~is_inner
+        is_lone = is_launch & (inside.parent_op < 0)
         chosen = []
+        for at in np.flatnonzero(is_lone & (own > least_ns)).tolist():
+            same = np.flatnonzero(is_lone & (name == name[at]))
+            call = union(trace.start_ns[rows[[at]]], trace.end_ns[rows[[at]]])
+            if (  # the first, and the only long one
+                len(same) > 1
+                and own[same[1:]].max() < 0.1 * own[at]
+                and self.lost_in(call) > self.share_of(call) / 2
+            ):
+                chosen.append(at)
         for at in np.flatnonzero(is_op & (own > least_ns)).tolist():
             same = np.flatnonzero(is_op & (name == name[at]))
             later = same[same > at]

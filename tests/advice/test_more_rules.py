@@ -175,6 +175,18 @@ def test_first_steps_are_told_from_slow_launches() -> None:
     assert _diagnosis(trace(80)).bound_by == "launch"
 
 
+def test_the_first_launch_of_a_trace_without_operators_is_no_slow_launch() -> None:
+    sim = Simulated()
+    for i in range(4):
+        at = i and 1_400 + i * 60
+        launch = sim.call("cudaLaunchKernel", at, 12 if i else 1_400)
+        sim.device("gemm", at + 14, 5, launch)
+    diagnosis = _diagnosis(sim)
+    assert "start-up, which later steps lack" in diagnosis.sentence
+    assert diagnosis.findings[0].rule == "start-up"
+    assert "launch-bound" not in _rules(sim)
+
+
 # --- memory -------------------------------------------------------------------------------
 
 

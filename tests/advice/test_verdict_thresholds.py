@@ -481,6 +481,33 @@ def test_start_up_is_told_of_the_operator_that_does_it() -> None:
     assert _first_calls(9e5, 1e3, within="aten::linear") == ("aten::conv2d",)
 
 
+@pytest.mark.parametrize(
+    ("call_us", "before_us", "is_first"),
+    [
+        ([1_400, 14, 12, 11], 0, True),
+        ([1_400, 141, 12, 11], 0, False),  # over a tenth later
+        ([14, 1_400, 12, 11], 0, False),  # not the first
+        ([1_400], 0, False),  # nothing to compare it with
+        ([1_400, 14, 12, 11], 800, False),  # the device works: the queue may be full
+        ([1_400, 14, 12, 11], 600, True),
+    ],
+)
+def test_a_first_launch_is_start_up_also_without_operators(
+    call_us: list[float], before_us: float, is_first: bool
+) -> None:
+    sim = Simulated()
+    if before_us:
+        sim.device("gemm", 0, before_us, 99)
+    at = 0.0
+    for number, us in enumerate(call_us):
+        launch = sim.call("cudaLaunchKernel", at, us)
+        sim.call("cuLaunchKernel", at + 1, us - 2)  # the same launch, in the driver
+        sim.device("gemm", at + (us - 1 if number == 0 else 10), 5, launch)
+        at += us + 60
+    found = tuple(name for name, _ in _made(sim).start_up[1])
+    assert found == ("cudaLaunchKernel",) * is_first
+
+
 def _made(sim: Simulated) -> Case:
     trace = load(sim.json())
     steps = find_steps(trace)

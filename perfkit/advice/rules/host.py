@@ -59,7 +59,7 @@ _NO_STACK = (
     "# the trace does not say which code runs then: record it with Python's stack,\n"
     "with torch.profiler.profile(with_stack=True) as recording:\n"
     "    step(batch)\n"
-    "# or have perfkit name the lines:  perfkit run train.py"
+    "# or have perfkit name the lines:  perfkit run script.py"
 )
 _IN_THE_STACK = (
     "# no line is known, but the trace has the Python functions that ran: zoom into the gap\n"
@@ -299,7 +299,7 @@ def _kernels_told(case: Case) -> str:
 
 @rule
 def start_up(case: Case) -> Iterator[Finding]:
-    """The profiled steps are first steps: contexts, libraries and kernels are being loaded."""
+    """The first steps recorded: contexts, libraries and kernels are being loaded."""
     parts, longest = case.start_up
     share = case.share_of(parts)
     if share < _LEAST_SHARE:
@@ -309,10 +309,10 @@ def start_up(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="start-up",
         cures=("host", "launch", "driver"),
-        title="These are first steps: much of their time is start-up that later steps lack",
+        title="Much of the time of these first recorded steps is start-up that later ones lack",
         evidence=(
             f"first calls take {fmt_share(share)} of the profiled time ({calls}): they make the "
-            "device's context, load libraries and kernels, and try algorithms",
+            "device's context, load libraries and kernels, try algorithms, or set up the profiler",
         ),
         what_to_do=(
             "schedule = torch.profiler.schedule(wait=1, warmup=4, active=3)\n"
