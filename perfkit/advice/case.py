@@ -45,6 +45,7 @@ from perfkit.trace.record.waits import sleeping_share, waiting_share
 
 # Calls of Level Zero and of the Unified Runtime below torch's XPU.
 _XPU_CALL = re.compile(r"^(ze[A-Z]|ur[A-Z]|pi[A-Z])")
+_AMD_CALL = re.compile(r"^hip[A-Z]")
 # Calls that give a device something to do.
 _GIVES_WORK = re.compile(r"Launch|Memcpy|Memset")
 # Causes of idle device time that the profiler's own work on the host adds to.
@@ -487,7 +488,7 @@ class Case:
         if "amd" in str(self.gpu.get("name", "")).lower() or self.gpu.get("warpSize") == 64:
             return True
         calls = self.trace.is_a(Category.RUNTIME)
-        return bool((calls & self.trace.named(lambda n: n.startswith("hip"))).any())
+        return bool((calls & self.trace.named(_AMD_CALL.match)).any())
 
     @property
     def nvidia_major(self) -> int:

@@ -223,6 +223,8 @@ def test_without_cuda_there_is_no_device_and_no_context() -> None:
 class _PlayedCuda:
     """torch.cuda with four devices, of which this process uses two; notes what is waited for."""
 
+    CUDAGraph = torch.cuda.CUDAGraph
+
     def __init__(self) -> None:
         self.waited_for: list[int] = []
 
@@ -243,6 +245,9 @@ class _PlayedCuda:
 
     def reset_peak_memory_stats(self, device: int) -> None:
         pass
+
+    def current_device(self) -> int:
+        return 3
 
     def get_device_name(self, device: int) -> str:
         return "played"

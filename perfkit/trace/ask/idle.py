@@ -244,6 +244,7 @@ def _layers(trace: Trace, steps: Steps) -> list[Intervals]:
     begin = min(int(trace.start_ns.min()), int(steps.start_ns[0]))
     end = max(int(trace.end_ns.max()), int(steps.end_ns.max()))
     gaps = _gaps(busy, begin, end)
+    before_last = _gaps(busy, begin, int(busy.end.max(initial=begin)))
     waiting, after_running = _queued_parts(trace, gaps)
     short = waiting.end - waiting.start < _LONGEST_PAUSE_NS
     talking = after_running & _beside_a_collective(device[1], waiting)
@@ -257,7 +258,7 @@ def _layers(trace: Trace, steps: Steps) -> list[Intervals]:
         without(_select(waiting, ~short & ~talking), waits_alone(trace, steps)),
         host["data wait"],
         host["copy"],
-        _merged(host["sync"], _after_sync(trace, steps, _gaps(busy, begin, int(busy.end[-1])))),
+        _merged(host["sync"], _after_sync(trace, steps, before_last)),
         graph_captures(trace),
         union(trace.start_ns[driver], trace.end_ns[driver]),
         union(
