@@ -97,6 +97,9 @@ class Connections:
     def mark_computed(self, numbers: Iterable[int]) -> None:
         self._computed.update(numbers)
 
+    def forget_computed(self) -> None:
+        self._computed.clear()
+
     def was_computed(self, number: int) -> bool:
         return number in self._computed
 

@@ -42,7 +42,10 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
             says failure.
     """
     from torch.nn.modules.module import register_module_forward_pre_hook
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
+    from torch.optim.optimizer import (
+        register_optimizer_step_post_hook,
+        register_optimizer_step_pre_hook,
+    )
 
     from perfkit.synclint.find import Syncs
     from perfkit.synclint.reality import lint
@@ -60,8 +63,7 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
     instrument = Instrument("the sync lint of a script")
 
     def before_step(optimizer: Any, *_: object) -> None:
-        nonlocal began, n_steps, stopped, stopped_at
-        began = True  # a module may be called by its forward(), which no hook sees
+        nonlocal n_steps, stopped, stopped_at
         first[:] = first or [optimizer]
         if optimizer is first[0]:
             n_steps += 1
@@ -70,6 +72,10 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
                 with instrument.guard("looking for the line that it stops at"):
                     stopped_at = _line_now()
                 raise _Enough
+
+    def after_step(*_: object) -> None:
+        nonlocal began
+        began = True  # a module may be called by its forward(), which no hook sees
 
     def before_module(module: Any, _: object) -> None:
         nonlocal began, began_at
@@ -95,6 +101,7 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
     with ExitStack() as stack:
         stack.enter_context(restored())
         stack.callback(register_optimizer_step_pre_hook(before_step).remove)
+        stack.callback(register_optimizer_step_post_hook(after_step).remove)
         stack.callback(register_module_forward_pre_hook(before_module).remove)
         result = lint(run)
     syncs = result if isinstance(result, Syncs) else result.predicted

@@ -533,6 +533,7 @@ class Watch:
     def start_anew(self) -> None:
         """Forget what was noted so far, but not what is on the device."""
         self._hits.clear()
+        self._links.forget_computed()
         self._queued = None
         for forget in self.also_forget:
             forget()

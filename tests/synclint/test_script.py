@@ -95,6 +95,41 @@ def test_a_script_that_calls_forward_itself_is_watched_from_its_start(
     assert ("the script's end, 3 optimizer steps" in syncs.seen) == (steps == 9)
 
 
+def test_a_closure_that_calls_the_module_in_the_step_begins_there(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "net = torch.nn.Linear(3, 2)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "print(net.weight.norm().item())\n"
+        "def closure():\n"
+        "    loss = net(torch.rand(4, 3)).sum()\n"
+        "    loss.backward()\n"
+        "    return loss\n"
+        "for step in range(2):\n"
+        "    optimizer.step(closure).item()\n"
+    )
+    syncs = run_script(tmp_path / "train.py")
+    assert [(sync.line, sync.count) for sync in syncs] == [(10, 2)]
+    assert syncs.seen.startswith("Seen: from the first forward pass (train.py:6) to the ")
+
+
+def test_data_that_set_up_has_made_may_be_in_pinned_memory(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n"
+        "net = torch.nn.Linear(3, 2).to(device)\n"
+        "data = torch.rand(8, 3)\n"
+        "for i in range(4):\n"
+        "    batch = data[i : i + 4].to(device)\n"
+        "    noise = (data[i : i + 4] * 2).to(device)\n"
+        "    net(batch + noise)\n"
+    )
+    sliced, computed = run_script(tmp_path / "train.py")
+    assert "from pinned memory only" in sliced.instead
+    assert "computed on the host" not in sliced.instead
+    assert "computed on the host" in computed.instead
+
+
 def test_json_on_standard_output_is_json_alone(
     script: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
