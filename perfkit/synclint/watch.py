@@ -917,9 +917,9 @@ _FROM_DATA = frozenset({"as_tensor", "asarray", "tensor"})
 
 
 def _is_positions(part: Any) -> bool:
-    """Whether a part of an index is a list or an array of numbers."""
-    if isinstance(part, list):
-        return bool(part) and all(isinstance(p, int) for p in part)
+    """Whether a part of an index is a list or an array of numbers, or what torch takes like one."""
+    if isinstance(part, list | range | tuple):
+        return bool(part) and all(isinstance(p, int) or _is_positions(p) for p in part)
     return type(part).__module__ == "numpy" and getattr(part, "ndim", 0) > 0 and part.size > 0
 
 

@@ -696,3 +696,21 @@ def test_what_a_class_of_tensors_makes_is_on_the_host_until_it_is_copied(
     data = make()
     (sync,) = find_syncs(lambda: net(make().to(device)) + net(data.to(device)))
     assert (sync.op, sync.count) == ("Tensor.to", 2)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda x: x[range(2)],
+        lambda x: x[range(2), x[:2].argmax(1)],
+        lambda x: x[(0, 1), (1, 0)],
+        lambda x: x[:, [[0, 1], [1, 0]]],
+    ],
+)
+def test_positions_of_a_range_or_a_tuple_are_copied_like_those_of_a_list(
+    net: nn.Module, read: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    x = torch.randn(4, 3)
+    (sync,) = find_syncs(lambda: read(net(x)))
+    assert sync.op == "a list or an array as an index"
+    assert find_syncs(lambda: (net(x)[0, 1], net(x)[(0, 1)], net(x)[0:2, ...])) == []
