@@ -1039,11 +1039,14 @@ def _last_name(function: ast.expr) -> str:
 
 # --- matching ---------------------------------------------------------------------------
 
+# what waits is this very call or index: others on the line may look like it (x.shape[0])
+_ITSELF = frozenset({"distribution", "index_list"})
+
 
 def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
-    # log_prob() checks its argument, too, and takes no validate_args, nor does a call around it
-    is_made = entry == "distribution"
-    nodes = [n for n in line.running(site) if _makes_an_object(n)] if is_made else line.nodes(site)
+    nodes = line.running(site) if entry in _ITSELF else line.nodes(site)
+    if entry == "distribution":  # log_prob() checks its argument, too, and takes no validate_args
+        nodes = [node for node in nodes if _makes_an_object(node)]
     for cure in _CURES.get(entry, ()):
         cure = _for_facts(cure, facts)
         for node in nodes:

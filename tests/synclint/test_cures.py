@@ -327,6 +327,15 @@ def test_only_what_makes_a_distribution_takes_validate_args() -> None:
     assert kept.instead == asked.instead
 
 
+def test_only_the_index_that_is_copied_is_rewritten() -> None:
+    (sync,) = _found("pred[range(pred.shape[0]), [0] * pred.shape[0]]")
+    assert "shape.device" not in sync.instead
+    assert "pred.shape[positions]" not in sync.instead
+    (sync,) = _found("pred.detach()[: pred.shape[0]][[0, 1]]")
+    assert "[positions]" in sync.instead
+    assert "pred.shape[positions]" not in sync.instead
+
+
 def test_a_statement_over_several_lines_is_shown_whole() -> None:
     (sync,) = _found("kept = float(\n    err_g.detach()\n)")
     assert sync.code == "kept = float(err_g.detach())"
