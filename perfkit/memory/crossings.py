@@ -199,6 +199,13 @@ def _place(frame: FrameType | None) -> _Place:
     return "", 0
 
 
+def is_positions(part: Any) -> bool:
+    """Whether a part of an index is a list of numbers, or what torch takes like one."""
+    if not isinstance(part, list | range | tuple):
+        return False
+    return bool(part) and all(isinstance(p, int) or is_positions(p) for p in part)
+
+
 def _modes(seen: _Seen) -> tuple[Any, Any]:
     import torch
     from torch.overrides import TorchFunctionMode
@@ -248,7 +255,7 @@ def _modes(seen: _Seen) -> tuple[Any, Any]:
             device = args[0].device.type
             index = args[1] if isinstance(args[1], tuple) else (args[1],)
             for part in index if device != "cpu" else ():
-                if isinstance(part, list) and part:
+                if is_positions(part):
                     sent = torch.tensor(part)
                     seen.add("to device", sent.nbytes, non_blocking=False, device=device)
 

@@ -32,6 +32,7 @@ from perfkit.base.exception_chain import exception_chain
 from perfkit.base.instrument import Instrument
 from perfkit.base.stand_in import stand_in
 from perfkit.base.uninterrupted import Uninterrupted, surely
+from perfkit.memory.crossings import is_positions
 from perfkit.synclint.argument_checks import checks_as_without_compile
 from perfkit.synclint.connections import Connections
 from perfkit.synclint.entry import entry_of
@@ -918,8 +919,8 @@ _FROM_DATA = frozenset({"as_tensor", "asarray", "tensor"})
 
 def _is_positions(part: Any) -> bool:
     """Whether a part of an index is a list or an array of numbers, or what torch takes like one."""
-    if isinstance(part, list | range | tuple):
-        return bool(part) and all(isinstance(p, int) or _is_positions(p) for p in part)
+    if is_positions(part):
+        return True
     return type(part).__module__ == "numpy" and getattr(part, "ndim", 0) > 0 and part.size > 0
 
 

@@ -161,6 +161,10 @@ def test_what_cannot_be_called_is_told() -> None:
     [
         ("y[[0, 2]]", 16),
         ("y[:, [0, 1, 3]]", 24),
+        ("y[range(3)]", 24),
+        ("y[:, (1, 2)]", 16),
+        ("y[:, [[0, 1], [2, 3]]]", 32),
+        ("y[(0, 1)]", 0),  # two numbers, no positions
         ("y.__setitem__([0, 2], 0.0)", 16),
         ("y[np.array([1, 2, 3])]", 24),
         ("y[torch.tensor([0, 1])]", 16),
