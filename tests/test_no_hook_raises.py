@@ -106,7 +106,8 @@ def with_a_gpu_traced(training: Training) -> str:
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
         patch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
-        result = reality.lint(training.run)
+        loader = torch.utils.data.DataLoader(torch.ones(12, 3), batch_size=4)
+        result = reality.lint(lambda: training.run(loader))
     return " ".join(result.warnings)
 
 

@@ -218,7 +218,8 @@ class Watch:
             before_module = self.instrument.hook(self._before_module)
             handle = register_module_forward_pre_hook(before_module)
             stack.callback(handle.remove)
-            stack.callback(torch_compat.watch_loader_iterators(self._fetch))
+            fetch = self.instrument.hook(self._fetch)
+            stack.callback(torch_compat.watch_loader_iterators(fetch))
             stack.enter_context(_explicit_waits(self))
             stack.enter_context(_loads(self))
             stack.callback(torch_compat.lengths_as_lists())
@@ -326,7 +327,7 @@ class Watch:
             self._fetching += 1
         else:
             self._paused += 1  # for ever in the workers that it forks
-        return self._fetched if is_batch else self._loader_began
+        return self.instrument.hook(self._fetched if is_batch else self._loader_began)
 
     def _fetched(self, batch: Any) -> None:
         self._fetching -= 1
@@ -1049,13 +1050,13 @@ class _ApiMode(TorchFunctionMode):
         if watch._paused or watch._moving:
             return func(*args, **kwargs)
         frame = sys._getframe(1)
-        if _is_on_its_way_to_the_kernel(frame):
-            return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        if watch._fetching and watch.passes_over(name, args, kwargs):
-            return func(*args, **kwargs)
         once = _Once(func)
         try:  # no function between: each frame counts against the limit of recursion
+            if _is_on_its_way_to_the_kernel(frame):
+                return once(*args, **kwargs)
+            name = getattr(func, "__name__", "")
+            if watch._fetching and watch.passes_over(name, args, kwargs):
+                return once(*args, **kwargs)
             return watch.call(once, name, args, kwargs, frame)
         except Exception as error:
             return watch.go_on(once, error, args, kwargs)
