@@ -17,6 +17,7 @@ from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
 from perfkit.base.instrument import Instrument
 from perfkit.base.plain import fields
+from perfkit.base.stack import looking
 from perfkit.base.user_code import cell_names, is_user_code, where
 from perfkit.memory.places import source_of
 
@@ -152,7 +153,8 @@ class _Seen:
         place = _place(sys._getframe(1))
         if not place[0] and threading.get_ident() != self._thread:
             # a backward pass: the step's own thread waits meanwhile in the line that called it
-            place = _place(sys._current_frames().get(self._thread))
+            with looking():
+                place = _place(sys._current_frames().get(self._thread))
         with self._lock:
             self.n_seen += 1
             self.stand_in |= device == "meta"

@@ -67,6 +67,7 @@ from torch.optim.optimizer import (
 from perfkit.base import torch_compat
 from perfkit.base.device import is_capturing
 from perfkit.base.instrument import Instrument
+from perfkit.base.stack import looking
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.user_code import is_user_code
 from perfkit.memory.categories import (
@@ -593,8 +594,9 @@ class Tracker(_DispatchMode):
         if (self._watch or not found) and threading.get_ident() != self._thread:
             # CUDA's backward runs in a thread without a line of the user's: the region's own
             # thread waits meanwhile in the line that called it
-            frame = sys._current_frames().get(self._thread)
-            self._place_from(frame, block, found=found)
+            with looking():
+                frame = sys._current_frames().get(self._thread)
+                self._place_from(frame, block, found=found)
 
     def _place_from(self, frame: FrameType | None, block: Block, *, found: bool) -> bool:
         """Look from this frame outwards; whether the line of user code is known."""

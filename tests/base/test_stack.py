@@ -1,13 +1,17 @@
-"""The stack of another thread, and that nobody looks at it while torch compiles there."""
+"""The stack of another thread, and what must not happen while somebody looks at it."""
 
 from __future__ import annotations
 
+import gc
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import pytest
 import torch
 
 from perfkit.base.stack import levels_of, stack_of
@@ -69,3 +73,85 @@ def test_while_torch_compiles_nobody_looks() -> None:
     assert not compiles_now()
     assert stack_of(threading.get_ident())
     torch._dynamo.reset()
+
+
+_BESIDE_A_COLLECTION = """
+import gc, sys, threading, time
+from perfkit.base.stack import stack_of
+
+def lets_others_run(phase, info):
+    if threading.get_ident() == looker.ident:
+        time.sleep(1e-4)
+
+def deep(n):
+    return n and deep(n - 1)
+
+def broad(n, a=0, b=0, c=0):  # where the frames of `deep` were, it leaves others
+    return n and broad(n - 1, a, b, c)
+
+def look():
+    for _ in range(300):
+        seen.append(len(stack_of(threading.main_thread().ident)))
+
+seen = []
+looker = threading.Thread(target=look)
+gc.callbacks.append(lets_others_run)
+gc.set_threshold(1)
+gc.freeze()
+sys.setswitchinterval(1e-4)
+looker.start()
+while looker.is_alive():
+    deep(30)
+    broad(20)
+assert gc.isenabled()
+print(len(seen), max(seen) > 1)
+"""
+
+
+def test_a_collection_does_not_let_the_thread_go_on_under_a_look() -> None:
+    """The frame that ``f_back`` made an object for was gone then: a crash within some looks."""
+    said = subprocess.run(
+        [sys.executable, "-c", _BESIDE_A_COLLECTION], capture_output=True, text=True
+    )
+    assert (said.returncode, said.stdout) == (0, "300 True\n"), said.stderr
+
+
+def test_who_has_switched_collections_off_finds_them_off() -> None:
+    gc.disable()
+    try:
+        stack_of(threading.get_ident())
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+_FORKED_BESIDE_LOOKS = """
+import gc, os, threading
+from perfkit.base.stack import stack_of
+
+def look():
+    while not ends.is_set():
+        stack_of(own)
+
+own, ends = threading.get_ident(), threading.Event()
+looker = threading.Thread(target=look)
+looker.start()
+codes = []
+for _ in range(50):
+    child = os.fork()
+    if not child:
+        os._exit(0 if gc.isenabled() and stack_of(own) else 1)
+    codes.append(os.waitpid(child, 0)[1])
+ends.set()
+looker.join()
+print(set(codes))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_forked_beside_looks_collects_and_looks() -> None:
+    said = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _FORKED_BESIDE_LOOKS],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert said.stdout == "{0}\n", said.stderr

@@ -102,7 +102,10 @@ def test_two_devices() -> None:
 
 
 LAUNCHED = """
+import sys
+
 import perfkit
+from perfkit.base.errors import WorkloadError
 
 
 def workload(settings):
@@ -124,7 +127,10 @@ def workload(settings):
 
 
 if __name__ == "__main__":
-    found = perfkit.launch(workload, ranks=2, settings={}, live=False)
+    try:
+        found = perfkit.launch(workload, ranks=2, settings={}, live=False)
+    except WorkloadError as error:  # with what the ranks printed
+        sys.exit(f"{error}\\n{error.traceback_text}")
     (first, mine, one), (second, other, both) = found.values
     assert (first, second, mine, other) == ("nccl", "nccl", 0, 1), found.values
     assert one == both, found.values
@@ -137,7 +143,8 @@ if __name__ == "__main__":
 def test_launched_ranks_with_a_gpu_each_meet_by_nccl(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(LAUNCHED)
     said = subprocess.run(
-        [sys.executable, tmp_path / "program.py"], env=os.environ | {"PLAYED_CUDA_DEVICES": "2"},
+        [sys.executable, tmp_path / "program.py"],
+        env=os.environ | {"PLAYED_CUDA_DEVICES": "2", "PYTHONFAULTHANDLER": "1"},
         capture_output=True, text=True,
     )  # fmt: skip
-    assert said.stdout.strip() == "together", said.stderr[-3000:]
+    assert said.stdout.strip() == "together", said.stderr[-9000:]
