@@ -858,6 +858,7 @@ def test_times_are_told_in_the_unit_that_reads_best() -> None:
 
 def test_a_bound_has_no_more_digits_than_it_can_carry() -> None:
     assert gain_words(1.42) == "at most 1.4×"
+    assert gain_words(9.4) == "at most 9.4×"
     assert gain_words(26.3) == "over 10× at best"
     assert gain_words(1.0) == "no gain in time"
 

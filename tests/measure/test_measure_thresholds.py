@@ -336,6 +336,16 @@ def test_a_run_is_uneven_where_its_mean_is_far_above_its_median() -> None:
     assert "6 of 100 (10, 11, 12 …) take 100 ms (median)" in more
 
 
+def test_steps_are_uneven_from_half_as_long_again_where_their_phases_are_known() -> None:
+    """A sixth of the steps takes longer. Batches of other sizes do so by less than a half."""
+    none = np.zeros(120)
+    columns = StepColumns({"forward": none}, none, none, none)
+    for slow_ms, is_told in ((14.5, False), (15.5, True)):
+        step_ms = _slow_at(list(range(10, 121, 6)), slow_ms)
+        assert ("uneven" in _run(step_ms, columns=columns).sentence) is is_told
+        assert "uneven" not in _run(step_ms).sentence
+
+
 def test_the_interval_of_the_wait_is_students_over_twenty_stretches() -> None:
     """In every other stretch of five steps 40 % are a wait, else 20 %: t of 19 at 95 % is 2.093."""
     wait_ms = np.repeat([2.0, 4.0] * 10, 5)
