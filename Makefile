@@ -40,6 +40,7 @@ CELLS := --nbval-lax --nbval-current-env --nbval-cell-timeout=180
 # passive: threads of torch that wait for work leave the core to the other workers
 BESIDE := OMP_WAIT_POLICY=passive
 WORKERS := --numprocesses=logical --maxprocesses=8 --no-loadscope-reorder
+LINT := $(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 ALONE := serial or browser
 # looked for by text: pytest would import all other files, too, to find these few
 SERIAL_IN = $(sort $(shell grep -rl --include='test_*.py' 'pytest\.mark\.serial' tests))
@@ -73,10 +74,7 @@ lab: install  ## open JupyterLab on the first lesson, in a copy: my-course (PORT
 	@$(BIN)/perfkit lab $(if $(PORT),--port $(PORT))
 
 lint: install  ## format, lint, types, import directions
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(LINT)
 
 check: lint-and-prepare  ## lint and the fast tests, under 3 minutes
 	$(BESIDE) $(PYTEST) $(NO_CELLS) $(WORKERS) -m 'not ($(ALONE) or slow or long)' --ignore=tests/browser tests
@@ -85,9 +83,10 @@ test: chromium lint-and-prepare test-parallel test-browser test-serial  ## every
 
 # mypy uses one core. Meanwhile the other one compiles the test files, which each worker of the next
 # phase would do by itself: 11 CPU seconds in each of three.
+# Not by $(MAKE), which `make --dry-run` would start, and with it the collection.
 lint-and-prepare: install
 	@$(PYTEST) $(CELLS) --collect-only -q -p no:cacheprovider notebooks tests >/dev/null 2>&1 & \
-		$(MAKE) --no-print-directory lint; failed=$$?; wait; exit $$failed
+		echo "$(LINT)"; $(LINT); failed=$$?; wait; exit $$failed
 
 test-parallel: install  # notebooks first: they take longest
 	$(BESIDE) $(PYTEST) $(if $(AGAIN),$(FAILED),$(WORKERS)) -o cache_dir=.pytest_cache/parallel \

@@ -80,6 +80,17 @@ def test_the_phases_run_every_test_once_and_remember_their_own_failures() -> Non
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not here")
+def test_a_dry_run_starts_nothing(tmp_path: Path) -> None:
+    """Make starts a line with $(MAKE) even then: one of them collected all tests."""
+    pytest_ = tmp_path / "bin" / "pytest"
+    pytest_.parent.mkdir()
+    pytest_.write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran'\n")
+    pytest_.chmod(0o755)
+    assert "/bin/mypy" in _planned("test", f"VENV={tmp_path}")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not here")
 def test_each_phase_has_all_files_with_its_tests() -> None:
     root = MAKEFILE.parent
     (command,) = [line for line in _planned("test-serial").splitlines() if " -m serial" in line]
