@@ -22,7 +22,6 @@ from perfkit.synclint.watch import Watch
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.serial,
     pytest.mark.usefixtures("python_handles_ctrl_c"),
 ]
 

@@ -232,7 +232,7 @@ def test_kernels_are_talked_to_encrypted_where_that_can_be(
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.serial
+@pytest.mark.slow
 def test_lab_prints_an_address_that_answers_and_ends_by_ctrl_c(tmp_path: Path) -> None:
     # a session of its own, with the pipe as its output: no terminal, no screen
     environment = {k: v for k, v in os.environ.items() if not k.endswith("DISPLAY")}

@@ -48,7 +48,7 @@ def sleeping(s):
     import time
 
     while True:
-        time.sleep(0.002 if s.quick else 0.02)
+        time.sleep(0.002 if s.quick else 0.04)
         yield 4
 
 
@@ -68,11 +68,10 @@ def holds_a_lock(s):
         yield
 
 
-@pytest.mark.serial
 def test_the_slower_arm_is_seen_and_the_result_says_so():
     found = ab(sleeping, {"quick": False}, {"quick": True}, budget_s=60.0, max_blocks=6, say=False)
     assert found.names == ("quick off", "quick on")
-    assert found.low > 2.0, found  # ten times, and sleeps are never short
+    assert found.low > 2.0, found  # twenty times, and sleeps are never short
     assert found.different
     assert found.per == "step"
     assert len(found.blocks) >= 6
@@ -80,7 +79,7 @@ def test_the_slower_arm_is_seen_and_the_result_says_so():
     assert [run.run_id for run in found.runs] == list(range(1, len(found.runs) + 1))
     assert all(run.values["quick"] == bool(i % 2) for i, run in enumerate(found.runs))
     assert all(block.fresh and block.order in ("ABBA", "BAAB") for block in found.blocks)
-    assert all(block.a_ms >= 20.0 and block.b_ms >= 2.0 for block in found.blocks)
+    assert all(block.a_ms >= 40.0 and block.b_ms >= 2.0 for block in found.blocks)
     assert not [w for run in found.runs for w in run.warnings if "parallel" in w]
     assert json.loads(json.dumps(found.to_dict()))["different"] is True
     shown = show.text(found)

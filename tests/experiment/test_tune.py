@@ -44,7 +44,6 @@ def sleeping(s):
 SLOW = setting("slow", [True, False])
 
 
-@pytest.mark.serial
 def test_what_is_faster_and_gives_the_same_is_recommended():
     found = tune(sleeping, [SLOW], budget_s=25.0, seconds=0.25, say=False)
     assert perfkit.tune is tune

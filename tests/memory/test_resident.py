@@ -10,8 +10,6 @@ import pytest
 from perfkit.base.resident import resident_bytes
 from perfkit.memory.resident import Resident, ResidentMeter
 
-pytestmark = pytest.mark.serial
-
 
 def _proc(folder: Path, mark_kib: int) -> Path:
     (folder / "status").write_text(f"Name:\tpython\nVmHWM:\t  {mark_kib} kB\nVmRSS:\t 1 kB\n")

@@ -135,11 +135,10 @@ def test_a_cell_that_raises_is_named(clone: Path) -> None:
     assert _kernel_is_gone(clone)
 
 
-@pytest.mark.serial
 def test_a_cell_that_hangs_is_ended(clone: Path) -> None:
     path = _lesson(clone, PID, "import time; time.sleep(60)")
-    with pytest.raises(LessonFailedError, match=r"cell 2 of 2 .*: no end after 2 s"):
-        run_lesson(path, lambda _: None, cell_timeout_s=2)
+    with pytest.raises(LessonFailedError, match=r"cell 2 of 2 .*: no end after 5 s"):
+        run_lesson(path, lambda _: None, cell_timeout_s=5)
     assert _kernel_is_gone(clone)
 
 
@@ -202,7 +201,6 @@ class _EndedError(KeyboardInterrupt):
     pass
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize(
     ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, _EndedError)]
 )
