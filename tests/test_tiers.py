@@ -162,6 +162,21 @@ def test_who_runs_no_notebook_does_not_wait_for_nbval() -> None:
     assert done.stdout == "False\n"
 
 
+# In a lesson's kernel: what needs an environment of its own is a program of its own.
+SERVERS = """
+import psutil
+from perfkit.experiment.process._process import Server
+forked, program = Server(), Server({"MALLOC_ARENA_MAX": "1"})
+try:
+    lines = [psutil.Process(one.pid).cmdline()[-1] for one in (forked, program)]
+    assert [line.endswith("forked_kernels.py") for line in lines] == [True, False], lines
+    assert psutil.Process(forked.pid).ppid() == os.getpid()
+    assert forked.wait_ready(60), forked.last_words()
+finally:
+    forked.close(), program.close()
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no pid descriptors")
 def test_a_lessons_kernel_is_forked_with_torch_and_ends_with_what_forked_it(
@@ -182,14 +197,18 @@ def test_a_lessons_kernel_is_forked_with_torch_and_ends_with_what_forked_it(
             f"assert (os.environ['FORKED'], os.getcwd()) == ('yes', {str(tmp_path)!r})\n"
             "assert '' in sys.path and len(sys.argv) == 3, (sys.path, sys.argv)"
         )
-        reply = client.execute_interactive(asked, timeout=60)
-        assert reply["content"]["status"] == "ok", reply
+        for code in (asked, SERVERS):
+            reply = client.execute_interactive(code, timeout=120)
+            assert reply["content"]["status"] == "ok", reply
         kernel = manager.provisioner.process
         assert psutil.Process(kernel.pid).ppid() != os.getpid()
         assert manager.provisioner.pgid == kernel.pid, "its group may be sent a SIGKILL"
         assert kernel.poll() is None
+        waiting = psutil.Process(kernel.pid).children()
+        assert waiting, "the next servers"
         prepared.end()
         assert kernel.wait(timeout=30) == 0
+        assert psutil.wait_procs(waiting, timeout=30)[1] == []
     finally:
         client.stop_channels()
         prepared.end()
