@@ -34,6 +34,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+from perfkit.base import collector
 from perfkit.experiment.process._descendants import children, descendants
 from perfkit.experiment.process._orders import CONTINUE, KILL, STOP, WHERE, WHERE_SIGNAL
 
@@ -153,15 +154,11 @@ def _kill_all(orphans: list[int]) -> None:
 
 
 def _load(names: list[str], kernel: Alive) -> None:
-    gc.disable()  # what is imported stays: to look through it meanwhile takes a sixth of the time
-    try:
-        with _ends_with(kernel):
-            for name in names:
-                # a run that needs the missing module will report it
-                with contextlib.suppress(ImportError):
-                    importlib.import_module(name)
-    finally:
-        gc.enable()
+    with collector.at_rest(), _ends_with(kernel):
+        for name in names:
+            # a run that needs the missing module will report it
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
     gc.collect()
     gc.freeze()  # children share these pages until someone writes to them
 

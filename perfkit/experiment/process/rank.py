@@ -18,6 +18,7 @@ from typing import Any
 import cloudpickle
 import psutil
 
+from perfkit.base import collector
 from perfkit.experiment.process import _failure, worker
 from perfkit.experiment.process._job import Ticket
 from perfkit.experiment.settings import Settings
@@ -111,7 +112,8 @@ def main() -> int:
 
 
 def _run(folder: Path, rank: int) -> None:
-    import torch.distributed as dist
+    with collector.at_rest():
+        import torch.distributed as dist
 
     ticket: Ticket = pickle.loads((folder / "ticket").read_bytes())
     # torchrun's variables say which rank this is

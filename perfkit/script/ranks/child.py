@@ -19,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 
+from perfkit.base import collector
 from perfkit.experiment.settings import Settings
 
 
@@ -64,8 +65,9 @@ def _run(parcel: Parcel) -> Any:
     if sys.platform == "linux":
         # notebook classes in a DataLoader then need no pickling
         multiprocessing.set_start_method("fork", force=True)
-    import torch
-    import torch.distributed as dist
+    with collector.at_rest():
+        import torch
+        import torch.distributed as dist
 
     workload = cloudpickle.loads(parcel.workload)
     if parcel.backend:

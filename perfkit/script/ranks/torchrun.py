@@ -14,6 +14,8 @@ import sys
 import threading
 import time
 
+from perfkit.base import collector
+
 _LOOK_EVERY_S = 0.5
 
 
@@ -31,7 +33,8 @@ def ends_with(parent: int) -> None:
 def main() -> None:
     """Be torchrun."""
     try:
-        from torch.distributed.run import main as torchrun
+        with collector.at_rest():
+            from torch.distributed.run import main as torchrun
     except KeyboardInterrupt:
         sys.exit("perfkit: interrupted before the ranks were started")
 

@@ -13,20 +13,19 @@ million events (369 MB) take about a second. What real files need beside that:
 
 from __future__ import annotations
 
-import gc
 import io
 import itertools
 import os
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, overload
 
 import msgspec
 
+from perfkit.base import collector
 from perfkit.base.errors import MissingError, TraceError
 from perfkit.base.files import read_pipe
 from perfkit.base.words import fmt_bytes, plural
@@ -184,7 +183,7 @@ def _parse(
     if packed.startswith((_GZIP, _ZSTD)):
         data = _unpack(whole(), source, warnings, unpack_at_most)
         file, whole = io.BytesIO(data), lambda: data
-    with _gc_paused():
+    with collector.at_rest():
         gathered = Gathered()
         read = file.read if progress is None else _telling(file, progress, begin_s)
         metadata = _decode_in_pieces(read, gathered, warnings)
@@ -212,18 +211,6 @@ def _telling(file: BinaryIO, progress: Progress, begin_s: float) -> Callable[[in
         return data
 
     return read
-
-
-@contextmanager
-def _gc_paused() -> Iterator[None]:
-    """No cyclic collection meanwhile: it would walk the growing list of events again and again."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _unpack(data: bytes, source: str, warnings: list[str], at_most: int | None) -> bytes:

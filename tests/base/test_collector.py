@@ -1,0 +1,53 @@
+"""The garbage collector is at rest within, and afterwards as it was."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+
+import pytest
+
+from perfkit.base import collector
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_it_is_as_before_whatever_happens(is_on: bool) -> None:
+    (gc.enable if is_on else gc.disable)()
+    try:
+        with collector.at_rest():
+            assert not gc.isenabled()
+        assert gc.isenabled() is is_on
+        with pytest.raises(ZeroDivisionError), collector.at_rest():
+            raise ZeroDivisionError
+        assert gc.isenabled() is is_on
+    finally:
+        gc.enable()
+
+
+# which programs import torch themselves, and from what they are given
+_IMPORTS = """
+import gc, sys
+seen = []
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "torch":
+            seen.append(gc.isenabled())
+            raise SystemExit(seen != [False])
+sys.meta_path.insert(0, Finder)
+{start}
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "from perfkit.script.ranks import torchrun; torchrun.main()",
+        "from perfkit.script.ranks import child; child._run(child.Parcel(b'', {}, b'', '', []))",
+        "import pathlib; from perfkit.experiment.process import rank; rank._run(pathlib.Path(), 0)",
+    ],
+)
+def test_a_rank_does_not_collect_while_it_imports_torch(start: str) -> None:
+    code = _IMPORTS.format(start=start)
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
