@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.advice.typical import Typical, typical
-from perfkit.base.device import in_use
+from perfkit.base.device import in_use, pattern
 from perfkit.base.words import plural
 from perfkit.trace.ask.breakdown import HOST_CLASSES, Breakdown, device_layers, host_layers
 from perfkit.trace.ask.critical_path import CriticalPath, critical_path
@@ -35,6 +35,7 @@ from perfkit.trace.read.events import (
     is_compiling,
     join_device,
     runtime_calls,
+    shows_training,
 )
 from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, paint, union, without
 from perfkit.trace.read.lookups import launch_rows
@@ -130,6 +131,11 @@ class Case:
         return bool(self.trace.is_a(*HOST_CATEGORIES).any())
 
     @cached_property
+    def trains(self) -> bool:
+        """Whether training was recorded; if not, advice must fit inference."""
+        return bool(self.facts.optimizers) or shows_training(self.trace)
+
+    @cached_property
     def unseen_device(self) -> str:
         """How the trace shows that a device was in use whose work is not in it; else empty."""
         if self.on_device or not self.is_file:
@@ -138,8 +144,15 @@ class Case:
             said = [f"{plural(n, 'event')} of {kind}" for kind, n in self.trace.unread.items()]
             return f"perfkit cannot read {' and '.join(said)}"
         launches = self.trace.is_a(Category.RUNTIME) & self.trace.named(_GIVES_WORK.search)
-        n = int(launches.sum())
-        return f"{plural(n, 'call')} gave it work, and none was recorded" if n else ""
+        if n := int(launches.sum()):
+            return f"{plural(n, 'call')} gave it work, and none was recorded"
+        needs_one = pattern("needed_by").search
+        counts = np.bincount(
+            self.trace.name_id[self.rows(Category.OP, Category.ANNOTATION, named=needs_one)],
+            minlength=1,
+        )
+        name = self.trace.names[int(counts.argmax())]
+        return f"operators ran that need one, such as {name}" if counts.any() else ""
 
     @cached_property
     def typical(self) -> Typical:

@@ -20,6 +20,7 @@ from perfkit.trace.record.lines import NO_LINES
 
 V100 = {"name": "Tesla V100", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}
 A100 = {"name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "warpSize": 32}
+SGD = Facts((OptimizerFacts("SGD", 4, ("float32",), ("cuda",)),))
 MI250 = {"name": "AMD Instinct MI250X", "computeMajor": 9, "computeMinor": 0, "warpSize": 64}
 
 
@@ -69,29 +70,29 @@ def _busy_gpu(kernel: str = "sgemm", **kernel_args: Any) -> Simulated:
 
 
 def test_float32_products_beside_tensor_cores() -> None:
-    finding = _finding(_busy_gpu("volta_sgemm_128x64_nn"), "tensor-cores-unused", device=V100)
-    assert "autocast" in finding.what_to_do
+    sim = _busy_gpu("volta_sgemm_128x64_nn")
+    finding = _finding(sim, "tensor-cores-unused", device=V100, facts=SGD)
+    assert "GradScaler" in finding.what_to_do
     assert finding.gain_at_most < 8
     finding = _finding(_busy_gpu("ampere_sgemm_128x64_nn"), "tf32-off", device=A100)
     assert 'set_float32_matmul_precision("high")' in finding.what_to_do
 
 
 def test_arithmetic_on_32_bits_beside_cores_for_16() -> None:
-    floats = Facts((OptimizerFacts("SGD", 4, ("float32",), ("cuda",)),))
     tf32 = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckcrs_nchw"
-    finding = _finding(_busy_gpu(tf32), "32-bits", device=A100, facts=floats)
+    finding = _finding(_busy_gpu(tf32), "32-bits", device=A100, facts=SGD)
     assert "bfloat16" in finding.what_to_do
     assert finding.gain_at_most <= 2
     assert finding.cures == ("compute",)
     half = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x128_32x4_nn>"
-    assert "32-bits" not in _rules(_busy_gpu(half), device=A100, facts=floats)
+    assert "32-bits" not in _rules(_busy_gpu(half), device=A100, facts=SGD)
     for types in ("tst", "hsh", "qqtst"):  # cuBLAS 12.8 on Hopper and later: bfloat16, float16
         name = f"nvjet_{types}_128x256_64x4_1x2_h_bz_coopA_TNT"
-        assert "32-bits" not in _rules(_busy_gpu(name), device=A100, facts=floats)
+        assert "32-bits" not in _rules(_busy_gpu(name), device=A100, facts=SGD)
     name = "nvjet_sm90_sss_128x256_64x4_1x2_h_bz_coopA_TNT"
-    assert "32-bits" in _rules(_busy_gpu(name), device=A100, facts=floats)
-    assert "32-bits" not in _rules(_busy_gpu("softmax"), device=A100, facts=floats)
-    assert "32-bits" not in _rules(_busy_gpu(tf32), device=V100, facts=floats)  # knows no bfloat16
+    assert "32-bits" in _rules(_busy_gpu(name), device=A100, facts=SGD)
+    assert "32-bits" not in _rules(_busy_gpu("softmax"), device=A100, facts=SGD)
+    assert "32-bits" not in _rules(_busy_gpu(tf32), device=V100, facts=SGD)  # knows no bfloat16
 
 
 @pytest.mark.parametrize(
@@ -318,7 +319,8 @@ def _exchange(kernel: str, *labels: str) -> Simulated:
 
 
 def test_gradients_that_are_exchanged() -> None:
-    finding = _finding(_exchange("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), "communication")
+    sim = _exchange("ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    finding = _finding(sim, "communication", facts=SGD)
     assert "no_sync" in finding.what_to_do
     assert "all-to-all" not in " ".join([finding.title, *finding.evidence])
 
@@ -339,7 +341,7 @@ def _with_waits(*, sized: bool) -> Simulated:
 
 
 def test_collectives_that_are_mostly_waits_are_first_asked_who_is_late() -> None:
-    finding = _finding(_with_waits(sized=False), "communication")
+    finding = _finding(_with_waits(sized=False), "communication", facts=SGD)
     assert finding.title == "Collectives take much longer than the quickest of their kind"
     late, _, network = finding.what_to_do.partition("# if none does, the network is busy:")
     assert "perfkit trace rank" in late
@@ -348,7 +350,7 @@ def test_collectives_that_are_mostly_waits_are_first_asked_who_is_late() -> None
 
 
 def test_collectives_that_take_longer_because_they_send_more_are_no_waits() -> None:
-    finding = _finding(_with_waits(sized=True), "communication")
+    finding = _finding(_with_waits(sized=True), "communication", facts=SGD)
     assert finding.title.startswith("Ranks exchange data")
     assert "no_sync" in finding.what_to_do
 
@@ -358,7 +360,7 @@ _SEND = "ncclDevKernel_SendRecv(ncclDevComm*)"
 
 def test_embeddings_that_are_exchanged_are_no_gradients() -> None:
     wait = "## PooledEmbeddingsAwaitable wait() ##"
-    finding = _finding(_exchange(_SEND, wait), "communication")
+    finding = _finding(_exchange(_SEND, wait), "communication", facts=SGD)
     assert finding.title.startswith("Ranks exchange embeddings (all-to-all)")
     assert "100 % of the collectives' time is all-to-all" in finding.evidence[2]
     assert finding.evidence[3].endswith("most of it in PooledEmbeddingsAwaitable")
@@ -366,7 +368,8 @@ def test_embeddings_that_are_exchanged_are_no_gradients() -> None:
     assert "QCommsConfig" in finding.what_to_do
     assert "no_sync" not in finding.what_to_do
     # where the pipeline runs already, it is not advised again
-    piped = _finding(_exchange(_SEND, wait, "## sdd_preprocess_splits ##"), "communication")
+    sim = _exchange(_SEND, wait, "## sdd_preprocess_splits ##")
+    piped = _finding(sim, "communication", facts=SGD)
     assert "TrainPipelineSparseDist" not in piped.what_to_do
     assert "QCommsConfig" in piped.what_to_do
 
@@ -694,5 +697,6 @@ def test_a_snippet_names_the_type_of_the_device(kind: str, monkeypatch: pytest.M
     card = {**A100, "totalGlobalMem": 40 * 2**30}
     device = SimpleNamespace(is_cpu=False, type=kind)
     monkeypatch.setattr("perfkit.advice.case.in_use", lambda: device)
-    finding = _finding(_with_memory(38 * 2**30), "memory-nearly-full", device=card)
+    sim = _with_memory(38 * 2**30)
+    finding = _finding(sim, "memory-nearly-full", device=card, facts=SGD)
     assert f'torch.autocast("{kind}", dtype=torch.bfloat16)' in finding.what_to_do

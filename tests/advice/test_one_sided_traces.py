@@ -39,6 +39,31 @@ def _capture(captured_us: float, *, marks: bool = True) -> Simulated:
     return sim
 
 
+@pytest.mark.parametrize(
+    ("name", "category", "needs_one"),
+    [
+        ("nccl:all_to_all", "user_annotation", True),
+        ("aten::record_stream", "cpu_op", True),
+        ("aten::cudnn_convolution", "cpu_op", True),
+        ("aten::miopen_batch_norm", "cpu_op", True),
+        ("gloo:all_reduce", "user_annotation", False),
+        ("aten::mkldnn_convolution", "cpu_op", False),
+    ],
+)
+def test_what_needs_a_device_shows_that_one_was_in_use(
+    name: str, category: str, *, needs_one: bool
+) -> None:
+    """Recorded without the device and without the calls that give it work: 59 % were the host's."""
+    sim = cpu_training(4, python=1_500)
+    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        sim.host(name, mark["ts"] + 1_530, 50, category)
+    profile = _explained(sim)
+    told = profile.diagnosis.sentence
+    assert told.startswith("What takes the time is not known" if needs_one else "Host-bound")
+    assert (f"such as {name}" in told) is needs_one
+    assert ("host-python" in _rules(profile)) is not needs_one
+
+
 def test_capturing_a_graph_is_not_launching_too_slowly() -> None:
     """As in traces of vLLM and SGLang: 428 launches into a graph, and CUDA graphs were advised."""
     profile = _explained(_capture(20_000))
@@ -49,7 +74,7 @@ def test_capturing_a_graph_is_not_launching_too_slowly() -> None:
     assert _rules(profile) == ["graph-capture"]
     facts = profile.diagnosis.findings[0].evidence
     assert facts[0].startswith("1 capture of 20.0 ms in all")
-    assert facts[1] == "200 launches in them went into the graph"
+    assert facts[1] == "200 launches in it went into the graph"
     found = idle(profile.trace)
     assert found.total_us["capture"] == pytest.approx(20_000, rel=0.01)
     assert found.total_us["launch"] + found.total_us["driver"] < 300

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from perfkit.base.compiling import CompileReport, Recompilation
 from perfkit.base.machine.loading import LoaderUse, ProcessUse
 from perfkit.measure.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
+from perfkit.trace.read.events import shows_training
 from perfkit.trace.record.facts import Facts, OptimizerFacts
 from perfkit.trace.record.lines import NO_LINES
 
@@ -1198,6 +1200,20 @@ def test_the_line_that_logs_most_is_named() -> None:
     assert "logging-in-step" not in fired(lines(3, 8, 2, in_data_wait=True))
 
 
+@pytest.mark.parametrize(("us", "title"), [(45, "Calling small"), (55, "etween operators")])
+@pytest.mark.parametrize("has_functions", [False, True])
+def test_a_file_without_functions_of_python_is_not_said_to_be_pythons(
+    us: float, title: str, *, has_functions: bool
+) -> None:
+    sim = gaps_of(us)
+    if has_functions:
+        sim.host("loop.py(3): step", 1, 999, "python_function")
+    told = finding((sim, {"is_file": True}), "small-calls")
+    assert title in told.title
+    assert ("Python" in " ".join((told.title, *told.evidence))) is has_functions
+    assert ("Calling small operators" in told.title) is (us < 50)
+
+
 # --- ranks ----------------------------------------------------------------------------------
 
 
@@ -1205,11 +1221,33 @@ def test_how_long_collectives_take_is_told() -> None:
     told = finding(buckets((100, 300), (100, 300), (100, 300), (100, 600)), "communication")
     assert "2 collectives per step" in told.evidence[0]
     assert "the longest collective took 600 µs, half of them less than 200 µs" in told.evidence[1]
+    sim, (at, *_) = _steps(1)
+    sim.device("ncclDevKernel_AllReduce_Sum_f32", at + 20, 400, sim.call("cudaLaunchKernel", at, 5))
+    alone = finding(sim, "communication").evidence[1]
+    assert alone == "part of it may be waiting for a slower rank: it took 400 µs"
+
+
+@pytest.mark.parametrize(
+    ("n_gradients", "n_collectives", "on_its_own"),
+    [(30, 30, True), (30, 10, False), (18, 18, False), (40, 30, False)],
+)
+def test_gradients_that_are_each_exchanged_on_their_own(
+    n_gradients: int, n_collectives: int, *, on_its_own: bool
+) -> None:
+    """No DistributedDataParallel does this, so its no_sync() is no advice."""
+    sim = kernels(n_collectives, "ncclDevKernel_AllReduce_Sum_f32")
+    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        for i in range(n_gradients):
+            sim.host("torch::autograd::AccumulateGrad", mark["ts"] + 400 + 20 * i, 5)
+    told = said(sim, "communication")
+    assert ("each gradient on its own" in told) is on_its_own
+    assert ("into buckets" in told) is on_its_own
+    assert ("no_sync" in told) is not on_its_own
 
 
 def test_how_often_ranks_meet_on_the_host_is_told() -> None:
     told = finding(all_reduce_on_the_host(300), "host-collectives")
-    assert "1.0 of them per step" in told.evidence[0]
+    assert "1 collective per step" in told.evidence[0]
     on_a_gpu = gpu_training(4, n_kernels=5, python=500)
     for event in [e for e in on_a_gpu.events if e["name"].startswith("ProfilerStep")]:
         on_a_gpu.label("gloo:all_reduce", event["ts"] + 10, 400)
@@ -1334,3 +1372,138 @@ def test_lines_that_gather_count_together_and_the_first_is_named() -> None:
     one = finding((sim, known), "shuffled-gather")
     assert "6 of the 12 line samples" in "".join(one.evidence)
     assert one.gain_at_most == pytest.approx(1 / 0.8, rel=0.02)
+
+
+# --- advice on inference --------------------------------------------------------------------
+
+
+def only_forward(sim: Simulated) -> Simulated:
+    sim.events = [e for e in sim.events if "autograd::" not in e["name"]]
+    return sim
+
+
+def logging_between() -> Simulated:
+    sim = between(330, n_gaps=3)
+    for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        name = "torch/serialization.py(963): save"
+        sim.host(name, event["ts"] + 2, 300, "python_function")
+    return sim
+
+
+def on_two_devices() -> Simulated:
+    sim, begins = _steps()
+    for at in begins:
+        sim.label("DataParallel.forward", at + 1, 900)
+        for device in (0, 1):
+            op = sim.host("aten::linear", at + 10 + 450 * device, 400)
+            call = sim.call("cudaLaunchKernel", at + 15 + 450 * device, 5, op)
+            sim.device("gemm", at + 30 + 450 * device, 400, call, device=device)
+    return sim
+
+
+def asking_to_wait(n_launches: int | None = None) -> Simulated:
+    """The code asks to wait; then, if a number is given, it launches as much and captures."""
+    sim, begins = _steps(3, 10_000)
+    for at in begins:
+        sim.kernel("aten::mm", at, at + 10, 100)
+        sim.call("cudaDeviceSynchronize", at + 20, 3_000)
+        if n_launches is not None:
+            for k in range(n_launches):
+                sim.kernel("aten::fill_", at + 3_030 + 20 * k, at + 3_040 + 20 * k, 5)
+            sim.call("cudaStreamBeginCapture", at + 3_400, 5)
+            sim.call("cudaLaunchKernel", at + 3_450, 5, sim.host("aten::mm", at + 3_410, 60))
+            sim.call("cudaStreamEndCapture", at + 3_500, 5)
+        sim.kernel("aten::mm", at + 8_500, at + 8_510, 900)
+    return sim
+
+
+_OF_TRAINING = re.compile(r"loss|backward\(|optimizer|\btrain|epoch|scaler|no_sync|step %|gradient")
+
+
+@pytest.mark.parametrize(
+    ("rule", "make"),
+    [
+        ("tensor-cores-unused", lambda: (kernels(4, "volta_sgemm"), {"device": V100})),
+        ("32-bits", lambda: narrow(0)),
+        ("small-kernels", lambda: kernels(5, **{"blocks per SM": 0.1})),
+        ("communication", lambda: kernels(4, "ncclDevKernel_AllReduce_Sum_f32")),
+        ("communication", lambda: late(100)),
+        ("communication", lambda: embedding(70)),
+        ("communication", lambda: talking(10)),
+        ("host-collectives", lambda: exchanging(115)),
+        ("host-collectives", lambda: all_reduce_on_the_host(100)),
+        ("data-parallel", on_two_devices),
+        ("memory-nearly-full", lambda: reserved(38)),
+        ("sync", lambda: syncing(200)),
+        ("sync", lambda: unseen(1_200)),
+        ("sync", asking_to_wait),
+        (
+            "pageable-copy",
+            lambda: gpu_training(6, n_kernels=5, copy="HtoD (Pageable -> Device)", copy_call=300),
+        ),
+        ("tiny-ops", lambda: many(550, 5)),
+        ("start-up", lambda: first_steps(5_000)),
+        ("dataloader-no-workers", lambda: gpu_training(6, wait=1_000, n_kernels=5)),
+        ("host-python", lambda: between(330, n_gaps=3)),
+        ("logging-in-step", logging_between),
+        ("gc-pauses", lambda: (between(10, 3), {"facts": Facts(gc_pauses_ms=(5.0,))})),
+        ("launch-bound", lambda: launching(0.5)),
+        ("kernel-gaps", lambda: gpu_training(4, n_kernels=30, kernel=80, every=100)),
+        ("held-device", lambda: held(1_200)),
+        ("device-allocations", lambda: allocating(60)),
+        ("recompiles", lambda: only_forward(compiling(600))),
+        ("graph-breaks", lambda: only_forward(breaking(600))),
+    ],
+)
+def test_advice_on_inference_has_no_training_code(rule: str, make: Callable[[], _MADE]) -> None:
+    made = make()
+    sim, known = made if isinstance(made, tuple) else (made, {})
+    gc = known.get("facts", ADAMW).gc_pauses_ms
+    inference = (sim, known | {"facts": Facts(gc_pauses_ms=gc), "is_file": not gc})
+    told = said(inference, rule)
+    assert not _OF_TRAINING.search(told), told
+    compile(finding(inference, rule).what_to_do.replace("...", "**kwargs"), rule, "exec")
+
+
+@pytest.mark.parametrize(("n_launches", "is_before"), [(None, False), (3, True), (12, False)])
+def test_a_wait_right_before_a_capture_is_told_as_that(
+    n_launches: int | None, is_before: bool
+) -> None:
+    """torch.cuda.graph waits by itself, and then sets up generators: advice on clocks is amiss."""
+    told = said(asking_to_wait(n_launches), "sync")
+    assert ("right before a graph is captured" in told) is is_before
+    assert ("graph.replay()" in told) is is_before
+    assert ("only a clock" in told) is not is_before
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "trains"),
+    [
+        ("Optimizer.step#SGD.step", "user_annotation", True),
+        ("autograd::engine::evaluate_function: AddmmBackward0", "cpu_op", True),
+        ("torch/_tensor.py(433): backward", "python_function", True),
+        ("torch/optim/adam.py(223): step", "python_function", True),
+        ("torch/optim/lr_scheduler.py(9): get_lr", "python_function", False),
+        ("loop.py(3): backward", "python_function", False),
+        ("aten::linear", "cpu_op", False),
+    ],
+)
+def test_what_shows_training(name: str, category: str, trains: bool) -> None:
+    sim = gpu_training(2)
+    sim.host(name, 1_001, 1, category)
+    assert shows_training(load(sim.json())) is trains
+
+
+def test_kernels_show_training_only_where_no_operator_does() -> None:
+    """A transposed convolution is computed by kernels of a backward pass, also in inference."""
+
+    def shown(name: str, *, with_operators: bool) -> bool:
+        sim = kernels(1, name)
+        if not with_operators:
+            sim.events = [e for e in sim.events if e["cat"] != "cpu_op"]
+        return shows_training(load(sim.json()))
+
+    assert shown("cudnn::wgrad_alg0_engine", with_operators=False)
+    assert not shown("cudnn::wgrad_alg0_engine", with_operators=True)
+    assert not shown("cudnn::dgrad_engine", with_operators=False)
+    assert not shown("flash_fwd_kernel", with_operators=False)

@@ -586,7 +586,8 @@ def test_launch_bound() -> None:
 
 
 def test_a_sync_that_empties_the_queue() -> None:
-    diagnosis = _diagnosis(gpu_training(6, n_kernels=5, item=True, restart=200))
+    sim = gpu_training(6, n_kernels=5, item=True, restart=200)
+    diagnosis = _diagnosis(sim, facts=_adamw())
     finding = _finding(diagnosis, "sync")
     assert "1 sync per step" in finding.evidence[0]
     assert ".item()" in finding.evidence[0]
@@ -1046,7 +1047,7 @@ def test_a_wait_that_the_code_asks_for_is_no_result_that_is_read() -> None:
             sim.kernel("aten::mm", at + 7_000, at + 7_010, 900)
         return sim
 
-    shown = _diagnosis(waits(3_000, 2_990))
+    shown = _diagnosis(waits(3_000, 2_990), facts=_adamw())
     (found,) = (f for f in shown.findings if f.rule == "sync")
     assert "asks to wait" in found.evidence[0]
     assert "detach" not in found.what_to_do

@@ -81,7 +81,7 @@ def _against(checks: Sequence[str]) -> str:
     """What to do where these checks failed."""
     sizes = [why for why in checks if _OF_SIZES.search(why)]
     if not checks:
-        return f"{_SIZES}\n# TORCH_LOGS=recompiles python train.py  says why"
+        return f"{_SIZES}\n# TORCH_LOGS=recompiles python script.py  says why"
     parts = ([_SIZES] if sizes else []) + ([_VALUES] if len(sizes) < len(checks) else [])
     return "\n".join(parts)
 
@@ -156,7 +156,7 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
         ),
         what_to_do=(
             "model = torch.compile(model, fullgraph=True)  # an error at the first break\n"
-            "# TORCH_LOGS=graph_breaks python train.py  lists them: print, .item(), NumPy …"
+            "# TORCH_LOGS=graph_breaks python script.py  lists them: print, .item(), NumPy …"
         ),
         gain_at_most=gain,
         formula=formula,

@@ -97,7 +97,8 @@ def dataloader(case: Case) -> Iterator[Finding]:
         yield Finding(
             rule="dataloader-no-workers",
             cures=("data",),
-            title="The DataLoader has no workers: loading and training take turns",
+            title="The DataLoader has no workers: loading and "
+            f"{'training' if case.trains else 'the model'} take turns",
             evidence=tuple(evidence),
             what_to_do=(
                 "loader = DataLoader(\n"

@@ -40,6 +40,33 @@ _16_BITS = re.compile(
 _NARROWS = (*TENSOR_FAMILIES, "elementwise", "normalization", "pooling", "reduction")
 _FLOAT64 = re.compile(r"<double|dgemm|_f64|double,")
 
+_TRAIN_IN_FLOAT16 = (
+    'scaler = torch.amp.GradScaler("cuda")\n'
+    'with torch.autocast("cuda", dtype=torch.float16):\n'
+    "    loss = loss_fn(model(x), y)\n"
+    "scaler.scale(loss).backward()\n"
+    "scaler.step(optimizer)\n"
+    "scaler.update()"
+)
+_RUN_IN_FLOAT16 = (
+    'with torch.autocast("cuda", dtype=torch.float16):\n'
+    "    y = model(x)\n"
+    "# or with the weights in 16 bits, too: model.half()(x.half())"
+)
+_TRAIN_IN_BFLOAT16 = (
+    'with torch.autocast("cuda", dtype=torch.bfloat16):  # the weights stay in float32\n'
+    "    loss = loss_fn(model(x), y)\n"
+    "loss.backward()\n"
+    "# then perfkit.same_result: is it still the same training?"
+)
+_LOAD_MORE = "loader = DataLoader(dataset, batch_size=2 * batch_size, ...)"
+_JOIN_INPUTS = "x = torch.cat(inputs)"
+_RUN_IN_BFLOAT16 = (
+    'with torch.autocast("cuda", dtype=torch.bfloat16):  # the weights stay in float32\n'
+    "    y = model(x)\n"
+    "# then compare the outputs with those in float32"
+)
+
 
 @rule
 def tensor_cores(case: Case) -> Iterator[Finding]:
@@ -79,14 +106,7 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
             cures=("compute",),
             title="The tensor cores are not used: matrix products run in float32",
             evidence=evidence,
-            what_to_do=(
-                'scaler = torch.amp.GradScaler("cuda")\n'
-                'with torch.autocast("cuda", dtype=torch.float16):\n'
-                "    loss = loss_fn(model(x), y)\n"
-                "scaler.scale(loss).backward()\n"
-                "scaler.step(optimizer)\n"
-                "scaler.update()"
-            ),
+            what_to_do=_TRAIN_IN_FLOAT16 if case.trains else _RUN_IN_FLOAT16,
             gain_at_most=gain,
             formula=formula,
         )
@@ -124,10 +144,7 @@ def sixteen_bits(case: Case) -> Iterator[Finding]:
         ),
         what_to_do=(
             "# with convolutions, first on its own: model.to(memory_format=torch.channels_last)\n"
-            'with torch.autocast("cuda", dtype=torch.bfloat16):  # the weights stay in float32\n'
-            "    loss = loss_fn(model(x), y)\n"
-            "loss.backward()\n"
-            "# then perfkit.same_result: is it still the same training?"
+            + (_TRAIN_IN_BFLOAT16 if case.trains else _RUN_IN_BFLOAT16)
         ),
         gain_at_most=gain,
         formula=formula,
@@ -183,7 +200,7 @@ def small_grids(case: Case) -> Iterator[Finding]:
             f"idle multiprocessors in them amount to {fmt_share(share)} of each step",
         ),
         what_to_do=(
-            "loader = DataLoader(dataset, batch_size=2 * batch_size, ...)  # more work per kernel\n"
+            f"{_LOAD_MORE if case.trains else _JOIN_INPUTS}  # more work per kernel\n"
             "model = torch.compile(model)  # fewer, larger kernels"
         ),
         gain_at_most=gain,

@@ -12,7 +12,6 @@ from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import Category, Int64
-from perfkit.trace.read.events import backward_rows
 from perfkit.trace.read.intervals import Intervals, union
 
 # A teacher network or a metric may run without gradients in every step; above this share it is
@@ -40,6 +39,18 @@ _LOGGING_FRAME = re.compile(
     r"torch/utils/tensorboard/)|torch/serialization\.py\(\d+\): save|"
     r"json/__init__\.py\(\d+\): dump|"
     r"<built-in function print>|built-in method (?:save|dump) "
+)
+
+_LOG_RARELY = (
+    "total += loss.detach()\n"
+    "if step % 50 == 0:\n"
+    '    logger.info("loss %.3f", total.item() / 50)  # every fiftieth step'
+)
+_LOG_AT_ONCE = (
+    "results.append(y)  # stays where it is\n"
+    "if len(results) == 50:\n"
+    '    logger.info("%s", torch.stack(results).tolist())  # one line for fifty\n'
+    "    results.clear()"
 )
 
 
@@ -100,9 +111,7 @@ def kept_graph(case: Case) -> Iterator[Finding]:
     parameters that need no gradient all have the same one.
     """
     trace, inside = case.trace, case.nesting
-    if case.facts.optimizers or backward_rows(trace).any():
-        return
-    if any(name.startswith("Optimizer.") for name in trace.names):
+    if case.trains:
         return
     ops = inside.rows[case.is_named(*_HEAVY)]
     ops = ops[trace.sequence[ops] >= 0]
@@ -166,13 +175,9 @@ def logging(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="logging-in-step",
         cures=("host", "sync"),
-        title="Logging, saving or drawing takes time in the training loop",
+        title=f"Logging, saving or drawing takes time in the {'training ' * case.trains}loop",
         evidence=(f"{evidence}: {fmt_share(share)} of the time",),
-        what_to_do=(
-            "total += loss.detach()\n"
-            "if step % 50 == 0:\n"
-            '    logger.info("loss %.3f", total.item() / 50)  # every fiftieth step'
-        ),
+        what_to_do=_LOG_RARELY if case.trains else _LOG_AT_ONCE,
         gain_at_most=gain,
         formula=formula,
         line=where,
@@ -190,7 +195,7 @@ def garbage_collection(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="gc-pauses",
         cures=("host",),
-        title="Python's garbage collector stops the training step",
+        title=f"Python's garbage collector stops the {'training ' * case.trains}step",
         evidence=(
             f"{len(pauses)} collections in {case.n_steps} steps took {fmt_ms(sum(pauses))} "
             f"({fmt_share(share)}), the longest {fmt_ms(max(pauses))}",
@@ -199,7 +204,8 @@ def garbage_collection(case: Case) -> Iterator[Finding]:
             "import gc\n"
             "gc.collect()\n"
             "gc.freeze()  # what exists by now lives as long as the program\n"
-            "gc.disable()  # and collect by hand, say between epochs"
+            "gc.disable()  # and collect by hand, say between "
+            + ("epochs" if case.trains else "requests")
         ),
         gain_at_most=gain,
         formula=formula,

@@ -48,6 +48,18 @@ _RECORD_LAUNCHES = (
     "with profile(activities=[Activity.CPU, Activity.CUDA]) as recording:\n"
     "    step(batch)"
 )
+_WHOLE_LOSS = (
+    "# one operation on the whole tensor instead of a loop over its parts:\n"
+    "loss = (prediction - target).abs().mean()  # not: sum(abs(p - t) for p, t in ...)\n"
+    "# or let the compiler fuse them:\n"
+    "loss_fn = torch.compile(loss_fn)"
+)
+_WHOLE_TENSOR = (
+    "# one operation on the whole tensor instead of a loop over its parts:\n"
+    "y = (a - b).abs().mean()  # not: sum(abs(p - q) for p, q in ...)\n"
+    "# or let the compiler fuse them:\n"
+    "model = torch.compile(model)"
+)
 # Python takes some tens of µs between two operators; a line that does other work takes longer.
 _SHORT_GAP_NS = 300_000
 # A single gap a step does not show operators that are called one by one.
@@ -98,21 +110,28 @@ def python(case: Case) -> Iterator[Finding]:
     short = np.sort(lengths[lengths < _SHORT_GAP_NS])
     n_calls = len(short) / case.n_steps
     if short.sum() > lengths.sum() / 2 and not does_more and n_calls >= _FEWEST_CALLS:
-        calls = fmt_count(round(n_calls))
+        calls, knows = fmt_count(round(n_calls)), _knows_of_python(case)
         half_ns = int(short[np.searchsorted(np.cumsum(short), short.sum() / 2)])
         evidence.append(
             f"most of it is in {calls} gaps a step of less than {fmt_ms(_SHORT_GAP_NS / 1e6)}, "
             f"half of that time in gaps of {fmt_ms(half_ns / 1e6)} or less: "
             + (
-                "what it costs Python to call operators, one by one"
+                f"what it costs {'Python' if knows else 'the program'} to call operators, "
+                "one by one"
                 if half_ns <= _CALL_NS
-                else "Python between operators that are called one by one"
+                else f"{'Python' if knows else 'other work'} between operators that are called "
+                "one by one"
             )
         )
         yield Finding(
             rule="small-calls",
             cures=("host",),
-            title="Calling small operators from Python takes much of the step",
+            title=(
+                f"Calling small operators {'from Python ' * knows}takes much of the step"
+                if half_ns <= _CALL_NS
+                else f"{'Python' if knows else 'What runs'} between operators takes much of the "
+                "step"
+            ),
             evidence=tuple(evidence),
             what_to_do=(
                 "# more work for each call: a larger batch, or one operation on the whole tensor\n"
@@ -241,12 +260,7 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
             "most often "
             + ", ".join(f"{o.name} ({fmt_count(o.count / case.n_steps)} per step)" for o in named),
         ),
-        what_to_do=(
-            "# one operation on the whole tensor instead of a loop over its parts:\n"
-            "loss = (prediction - target).abs().mean()  # not: sum(abs(p - t) for p, t in ...)\n"
-            "# or let the compiler fuse them:\n"
-            "loss_fn = torch.compile(loss_fn)"
-        ),
+        what_to_do=_WHOLE_LOSS if case.trains else _WHOLE_TENSOR,
         gain_at_most=gain,
         formula=formula,
     )
@@ -317,7 +331,7 @@ def start_up(case: Case) -> Iterator[Finding]:
         what_to_do=(
             "schedule = torch.profiler.schedule(wait=1, warmup=4, active=3)\n"
             "with torch.profiler.profile(schedule=schedule) as profiler:\n"
-            "    for batch in loader:\n"
+            f"    for batch in {'loader' if case.trains else 'batches'}:\n"
             "        step(batch)\n"
             "        profiler.step()"
         ),
@@ -345,7 +359,8 @@ def graph_capture(case: Case) -> Iterator[Finding]:
         evidence=(
             f"{plural(n_captures, 'capture')} of {fmt_ms(parts.total_ns / 1e6)} in all; the device "
             f"is idle for {fmt_share(lost)} of the profiled time meanwhile",
-            f"{plural(n_recorded, 'launch', 'launches')} in them went into the graph",
+            f"{plural(n_recorded, 'launch', 'launches')} in "
+            + ("it went into the graph" if n_captures == 1 else "them went into the graphs"),
         ),
         what_to_do=(
             "graph.replay()  # once capturing is over: profile the replays\n"

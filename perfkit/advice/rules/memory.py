@@ -21,6 +21,20 @@ _NEARLY_FULL = 0.9
 # on there is little to take back from the cache.
 _IN_USE = 0.8
 
+_TRAIN_IN_LESS = (
+    "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # recompute\n"
+    'with torch.autocast("{}", dtype=torch.bfloat16):  # half-size activations\n'
+    "    loss = loss_fn(model(x), target)\n"
+    "# or a smaller batch with accumulated gradients"
+)
+_RUN_IN_LESS = (
+    "# an engine that serves takes its share at the start, on purpose: then this is no fault\n"
+    "with torch.inference_mode():  # keeps nothing for a backward pass\n"
+    "    y = model(x)\n"
+    "model = model.to(torch.bfloat16)  # half the bytes of float32\n"
+    "# or a smaller batch"
+)
+
 
 @rule
 def nearly_full(case: Case) -> Iterator[Finding]:
@@ -47,13 +61,7 @@ def nearly_full(case: Case) -> Iterator[Finding]:
             f"({fmt_share(reserved / total)}), {fmt_bytes(allocated)} of it in use at the peak"
             + ("" if is_used else ": PyTorch frees its cache before an allocation fails"),
         ),
-        what_to_do=(
-            "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # recompute\n"
-            f'with torch.autocast("{case.device_type}", dtype=torch.bfloat16):'
-            "  # half-size activations\n"
-            "    loss = loss_fn(model(x), target)\n"
-            "# or a smaller batch with accumulated gradients"
-        ),
+        what_to_do=_TRAIN_IN_LESS.format(case.device_type) if case.trains else _RUN_IN_LESS,
         gain_at_most=1.0,
         formula="no gain in time: it makes room in memory",
         always=True,

@@ -25,12 +25,16 @@ _EMBEDDINGS = re.compile(
     r"KJT\w*Awaitable|EmbeddingsAwaitable|fbgemm::\w*embedding|split_embedding|EmbeddingBagCollection"
 )
 _PIPELINED = re.compile(r"sdd_preprocess|sparse_data_dist|start_sparse_data_dist|wait_sparse_data")
+_ALL_REDUCE = re.compile(r"all_?reduce", re.IGNORECASE)
+_GRADIENT = re.compile(r"^(torch::autograd::)?AccumulateGrad$")
+# Buckets are few; from so many gradients on, as many collectives are no coincidence.
+_FEW_GRADIENTS, _AS_MANY = 20, 1.1
 _WAIT_LABEL = re.compile(r"^## (\w+) wait\(\) ##$")
 
 # One rank's recording cannot say for which rank it waits; the report on all of them does.
 _WHO_IS_LATE = (
     "# which rank comes late? the report on all of them says it\n"
-    "# perfkit run --nproc-per-node=N train.py     or, of recorded traces:\n"
+    "# perfkit run --nproc-per-node=N script.py    or, of recorded traces:\n"
     "# perfkit trace rank*.json.gz\n"
     "# if none does, the network is busy:\n"
 )
@@ -40,6 +44,19 @@ _EXCHANGE_LESS = (
     "    (loss_fn(model(x), y) / n).backward()  # all but the last of n batches\n"
     "# smaller ones: 16 bits on the wire\n"
     "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
+)
+_BUCKETS = (
+    "# many gradients in one exchange: DistributedDataParallel joins them into buckets of 25 MB\n"
+    "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[local_rank])\n"
+    "# or by hand:\n"
+    "flat = torch.cat([p.grad.flatten() for p in model.parameters()])\n"
+    "torch.distributed.all_reduce(flat)"
+)
+_EXCHANGE_LESS_OF_ANY = (
+    "# fewer exchanges: join small ones into one\n"
+    "# smaller ones: 16 bits on the wire\n"
+    "x = x.to(torch.bfloat16)\n"
+    "# in inference: as few ranks for each layer as the model fits on, and more replicas of it"
 )
 _PIPELINE = (
     "# the next batch's indices and embeddings travel while this one computes\n"
@@ -52,7 +69,7 @@ _EMBED_LESS = (
     "from torchrec.distributed.fbgemm_qcomm_codec import (\n"
     "    CommType, QCommsConfig, get_qcomm_codecs_registry)\n"
     "registry = get_qcomm_codecs_registry(QCommsConfig(\n"
-    "    forward_precision=CommType.FP16, backward_precision=CommType.BF16))\n"
+    "    forward_precision=CommType.FP16{}))\n"
     "# even shares: a plan that knows the tables' sizes and how often they are read\n"
     "plan = EmbeddingShardingPlanner(topology=topology).collective_plan(model, sharders)"
 )
@@ -90,7 +107,8 @@ def data_parallel(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="data-parallel",
         cures=("communication",),
-        title="DataParallel drives all devices from one process: use DistributedDataParallel",
+        title="DataParallel drives all devices from one process: "
+        + ("use DistributedDataParallel" if case.trains else "give each a process of its own"),
         evidence=(
             f"{len(busy)} devices in one process, busy for "
             f"{', '.join(fmt_share(b) for b in busy)} of each step",
@@ -102,6 +120,10 @@ def data_parallel(case: Case) -> Iterator[Finding]:
             "loader = DataLoader(\n"
             "    dataset, ..., sampler=torch.utils.data.DistributedSampler(dataset)\n"
             ")"
+            if case.trains
+            else "# torchrun --nproc-per-node=N script.py\n"
+            "model = model.to(local_rank)  # each process has a replica\n"
+            "y = model(x.chunk(world_size)[rank].to(local_rank))  # and a part of the inputs"
         ),
         gain_at_most=gain,
         formula=f"all {len(busy)} devices together idle for {fmt_share(idle)}: {formula}",
@@ -164,11 +186,11 @@ def host_collectives(case: Case) -> Iterator[Finding]:
         cures=("communication",),
         title=_WAITING if waits else "Ranks exchange data on the host while nothing else runs",
         evidence=(
-            f"{fmt_share(lost)} of each step goes to collectives on the host that no operator "
-            f"hides; {n / case.n_steps:,.1f} of them per step",
+            f"{fmt_share(lost)} of each step goes to exchanges on the host that no operator "
+            f"hides; {plural(n / case.n_steps, 'collective')} per step",
             waits or "some of it may be waiting for a slower rank: compare the traces of the ranks",
         ),
-        what_to_do=f"{_WHO_IS_LATE if waits else ''}{_EXCHANGE_LESS}",
+        what_to_do=f"{_WHO_IS_LATE if waits else ''}{_less(case)}",
         gain_at_most=gain,
         formula=formula,
     )
@@ -193,6 +215,12 @@ def communication(case: Case) -> Iterator[Finding]:
     longest_ms, median_ms = float(took_ms.max()), float(np.median(took_ms))
     gain, formula = amdahl(share)
     title, more, what_to_do = _what_is_exchanged(case, rows)
+    n_gradients = int(case.rows(Category.OP, named=_GRADIENT.search).sum())
+    n_reduced = int(case.trace.name_table(_ALL_REDUCE.search)[case.trace.name_id[rows]].sum())
+    if _FEW_GRADIENTS * case.n_steps < n_gradients <= _AS_MANY * n_reduced:
+        title, what_to_do = "Ranks exchange each gradient on its own", _BUCKETS
+        each = plural(n_gradients / case.n_steps, "gradient")
+        more = [f"that is as many as there are gradients: {each} per step"]
     waits = _waits(case, rows)
     if waits:  # if a rank comes late, to exchange less would not shorten them
         title, what_to_do = _WAITING, f"{_WHO_IS_LATE}{what_to_do}"
@@ -204,8 +232,13 @@ def communication(case: Case) -> Iterator[Finding]:
         evidence=(
             f"{fmt_share(share)} of each step is communication that no computation hides; "
             f"{plural(len(rows) / case.n_steps, 'collective')} per step",
-            "part of it may be waiting for a slower rank: the longest collective took "
-            f"{fmt_ms(longest_ms)}, half of them less than {fmt_ms(median_ms)}",
+            "part of it may be waiting for a slower rank: "
+            + (
+                f"the longest collective took {fmt_ms(longest_ms)}, half of them less than "
+                f"{fmt_ms(median_ms)}"
+                if len(rows) > 1
+                else f"it took {fmt_ms(longest_ms)}"
+            ),
             *more,
         ),
         what_to_do=what_to_do,
@@ -273,7 +306,7 @@ def _what_is_exchanged(case: Case, rows: Int64) -> tuple[str, list[str], str]:
     part = float(took_us[is_all_to_all].sum() / took_us.sum())
     if part < 0.5:
         title = "Ranks exchange data while nothing else runs on the device"
-        return title, [], _EXCHANGE_LESS
+        return title, [], _less(case)
     evidence = [
         f"{fmt_share(part)} of the collectives' time is all-to-all: each rank sends to each, and "
         "all wait for the one that has the most to send or comes last"
@@ -290,7 +323,18 @@ def _what_is_exchanged(case: Case, rows: Int64) -> tuple[str, list[str], str]:
         )
     title = "Ranks exchange embeddings (all-to-all) while nothing else runs on the device"
     is_pipelined = any(_PIPELINED.search(name) for name in trace.names)
-    return title, evidence, _EMBED_LESS if is_pipelined else _PIPELINE + _EMBED_LESS
+    both_ways = ", backward_precision=CommType.BF16" if case.trains else ""
+    embed_less = _EMBED_LESS.format(both_ways)
+    return (
+        title,
+        evidence,
+        _PIPELINE + embed_less if case.trains and not is_pipelined else embed_less,
+    )
+
+
+def _less(case: Case) -> str:
+    """How ranks exchange less: in training gradients, else perhaps activations."""
+    return _EXCHANGE_LESS if case.trains else _EXCHANGE_LESS_OF_ANY
 
 
 def _longest_wait(case: Case) -> str:

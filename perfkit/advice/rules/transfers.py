@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
@@ -13,20 +16,34 @@ from perfkit.advice.where import user_place
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.syncs import Sync, times_waited
 from perfkit.trace.read.columns import Category
+from perfkit.trace.read.events import graph_captures, launch_calls
 
-# op → what the user wrote and what to write instead
+
+@dataclass(frozen=True)
+class _Wait:
+    """What the user wrote, and what to write instead; outside of training, if that differs."""
+
+    what: str
+    in_training: str
+    elsewhere: str = ""
+
+
+# op → the wait that it makes
 _INSTEAD = {
-    "aten::item": (
+    "aten::item": _Wait(
         "a value is read on the host (.item(), float(), an `if` on a tensor, print)",
         "running += loss.detach()  # stays on the device\n"
         "if step % 50 == 0:\n"
         "    print(running.item() / 50)  # one sync in fifty steps",
+        "values.append(y)  # stays on the device\n"
+        "values = torch.stack(values).tolist()  # after the loop: one sync for all",
     ),
-    "aten::nonzero": (
+    "aten::nonzero": _Wait(
         "the number of hits must be known on the host (nonzero, boolean index)",
         "loss = torch.where(mask, loss, 0.0).sum() / mask.sum()  # instead of loss[mask].mean()",
+        "y = torch.where(mask, x, 0.0)  # instead of x[mask]: keeps the shape",
     ),
-    "aten::_unique2": (
+    "aten::_unique2": _Wait(
         "the number of distinct values must be known on the host",
         "ordered = values.sort().values\nn = 1 + (ordered[1:] != ordered[:-1]).sum()",
     ),
@@ -36,27 +53,58 @@ _INSTEAD["aten::is_nonzero"] = _INSTEAD["aten::item"]
 _INSTEAD["aten::index"] = _INSTEAD["aten::nonzero"]
 _INSTEAD["aten::masked_select"] = _INSTEAD["aten::nonzero"]
 _INSTEAD["aten::unique_dim"] = _INSTEAD["aten::_unique2"]
-_SENT = (
+_SENT = _Wait(
     "a blocking copy to the device waits for everything that was launched before it",
     "loader = DataLoader(dataset, ..., pin_memory=True)\n"
     "x = x.to(device, non_blocking=True)  # asks for the copy, and goes on",
+    "x = torch.empty(shape, pin_memory=True)  # what is filled on the host: in pinned memory\n"
+    "x = x.to(device, non_blocking=True)  # asks for the copy, and goes on",
 )
-_OTHERWISE = (
+_OTHERWISE = _Wait(
     "the host waits for a result (.cpu(), .tolist(), synchronize)",
     "result = result.detach()  # keep it on the device until it is needed, outside of the step",
+    "results.append(result)  # keep it on the device until it is needed, outside of the step",
 )
+# What torch.cuda.graph launches between its own wait and the capture: numbers for the generators.
+_LAUNCHES_BEFORE_A_CAPTURE = 8
 
 
 _ASKS_TO_WAIT = re.compile(r"Synchronize")
 
 
-def _asked(case: Case) -> tuple[str, str]:
-    """For a wait that no operator made: what it is, and what to write instead."""
+def _asked(case: Case, name: str) -> _Wait:
+    """For a wait that no operator made."""
     call = f"torch.{case.device_type}.synchronize()"
-    return (
+    if _is_before_captures(case, name):
+        replays = (
+            "# capturing is done once: profile the replays, which do not wait like this\n"
+            "with torch.profiler.profile() as profiler:\n"
+            f"    graph.replay()\n    {call}"
+        )
+        what = "asked for right before a graph is captured, as torch.cuda.graph does by itself"
+        return _Wait(what, replays)
+    return _Wait(
         f"the code, or a library, asks to wait ({call}, a stream's or an event's)",
         f"# only a clock needs to wait, and not in every step:\nif step % 50 == 0:\n    {call}",
+        "# only a clock, or code that reads a result, needs to wait: once, after all of the work\n"
+        f"results = [model(x) for x in inputs]\n{call}",
     )
+
+
+def _is_before_captures(case: Case, name: str) -> bool:
+    """Whether most of the time in calls of this name is spent right before captures of a graph."""
+    trace = case.trace
+    captures = graph_captures(trace).start
+    rows = np.flatnonzero(case.rows(Category.RUNTIME, named=lambda n: n == name))
+    launches = np.sort(trace.start_ns[launch_calls(trace, case.steps)])
+    end = trace.end_ns[rows]
+    after = np.searchsorted(captures, end)
+    has_one = after < len(captures)
+    begin = captures[after[has_one]]
+    n_between = np.searchsorted(launches, begin) - np.searchsorted(launches, end[has_one])
+    took_us = trace.dur_us[rows]
+    chosen = took_us[has_one][n_between <= _LAUNCHES_BEFORE_A_CAPTURE]
+    return float(chosen.sum()) > float(took_us.sum()) / 2
 
 
 @rule
@@ -74,16 +122,19 @@ def sync(case: Case) -> Iterator[Finding]:
     top = max(by_op, key=lambda op: sum(s.cost_us for s in by_op[op]))
     known = next((o for o in reversed(by_op[top][0].ops) if o in _INSTEAD), "")
     asked = not by_op[top][0].op and _ASKS_TO_WAIT.search(top) is not None and case.operators
-    what, instead = _asked(case) if asked else _INSTEAD.get(known, _OTHERWISE)
+    kind = _asked(case, top) if asked else _INSTEAD.get(known, _OTHERWISE)
     if "HtoD" in by_op[top][0].copy:
-        what, instead = _SENT
+        kind = _SENT
+    instead = (kind.elsewhere if not case.trains else "") or kind.in_training
     cost_us = sum(s.cost_us for s in waits)
     gain, formula = amdahl(lost)
     place = user_place(by_op[top][0].stack)
     unseen: tuple[str, ...] = ()
+    idle = "the device is then idle"
     sat = case.sitting("sync")
     if sat is not None and sat.is_unexplained:
         instead = f"torch.{case.device_type}.synchronize()  # before recording begins\n{instead}"
+        idle = "no recorded activity then runs"
         unseen = (
             f"no recorded activity ran for {fmt_ms(sat.idle_ms)} of the time in {sat.call}: the "
             "trace does not show what the call waited for (work from before the recording, or "
@@ -95,9 +146,9 @@ def sync(case: Case) -> Iterator[Finding]:
         title="The host waits for the device inside the step",
         evidence=(
             f"{plural(times_waited(waits) / case.n_steps, 'sync')} per step, most costly in "
-            f"{top}: {what}",
-            f"{fmt_us(cost_us / case.n_steps)} of host time per step; the device is then idle "
-            f"for {fmt_share(lost)} of each step until it gets work again",
+            f"{top}: {kind.what}",
+            f"{fmt_us(cost_us / case.n_steps)} of host time per step; {idle} "
+            f"for {fmt_share(lost)} of each step until the device gets work again",
             *unseen,
         ),
         what_to_do=instead,
@@ -138,7 +189,9 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
             "loader = DataLoader(dataset, ..., pin_memory=True)\n"
             "x = x.to(device, non_blocking=True)\n"
             "# and send uint8: normalise on the device"
-        ),
+        )
+        if case.trains
+        else _SENT.elsewhere,
         gain_at_most=gain,
         formula=formula,
     )

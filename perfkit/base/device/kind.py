@@ -26,6 +26,7 @@ class ProfilerNames:
         copies: of those that copy.
         blocking_copies: of the copies that return only when the copy is done, whatever the memory.
         allocations: names of the calls that take memory from the device or give it back.
+        needed_by: regular expression of operators and labels that need such a device.
     """
 
     activity: str
@@ -36,6 +37,7 @@ class ProfilerNames:
     copies: str = ""
     blocking_copies: str = ""
     allocations: tuple[str, ...] = ()
+    needed_by: str = ""
 
 
 class GraphedStep(Protocol):

@@ -30,6 +30,7 @@ class Xpu(Accelerator):
         copies=r"^urEnqueue(USM|MemBuffer)\w*(Memcpy|Copy|Read|Write)"
         r"|^zeCommandListAppendMemoryCopy",
         allocations=("zeMemAllocDevice", "zeMemFree", "urUSMDeviceAlloc", "urUSMFree"),
+        needed_by=r"^xccl:",
     )
     alloc_call = "zeMemAllocDevice"
     free_call = "zeMemFree"

@@ -29,6 +29,14 @@ _COMMUNICATION = re.compile(
     r"(all_?(reduce|gather)|reduce_?scatter|all_?to_?all)(_?fusion)?_?kernel",
     re.IGNORECASE,
 )
+# Updates, and the Python that asks for them or for a backward pass.
+_TRAINS = re.compile(
+    r"^Optimizer\.|torch/(autograd/__init__|_tensor)\.py\(\d+\): backward$|"
+    r"torch/optim/\w+\.py\(\d+\): step$"
+)
+# Kernels of a backward pass or an update. Those for the gradient of an input (dgrad) also compute
+# transposed convolutions, also in inference.
+_TRAINING_KERNEL = re.compile(r"wgrad|backward|_bwd|bwd_|adam", re.IGNORECASE)
 # Dynamo's labels around everything that is compilation, forward and (lazily) backward.
 _COMPILES = re.compile(r"^(entire_(frame|backward)_compile|_compile\.compile_inner)\b")
 # Collectives that the host carries out, mostly in a thread of their own.
@@ -151,6 +159,17 @@ def backward_rows(trace: Trace) -> Bool:
     ops = trace.is_a(Category.OP, Category.ANNOTATION)
     engine = ops & trace.named(lambda n: n.startswith("autograd::engine::evaluate_function"))
     return engine if engine.any() else ops & trace.named(is_backward)
+
+
+def shows_training(trace: Trace) -> bool:
+    """Whether a trace shows training: backward work, an update, or a call of either.
+
+    Of a trace without operators only the kernels' names can tell.
+    """
+    if backward_rows(trace).any() or any(map(_TRAINS.search, trace.names)):
+        return True
+    kernels = trace.is_a(Category.KERNEL) & trace.named(_TRAINING_KERNEL.search)
+    return bool(kernels.any()) and not trace.is_a(Category.OP).any()
 
 
 def host_threads(trace: Trace, steps: Steps) -> Bool:
