@@ -19,10 +19,6 @@ from tiers import Tiers
 settings.register_profile("perfkit", deadline=None)
 settings.load_profile("perfkit")
 
-# jsonschema, and so nbformat, would read a whole grammar for the one format of addresses that no
-# notebook has: 1.4 s of the 1.6 s that `import nbformat` takes, in each process
-sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
-
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

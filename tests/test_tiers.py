@@ -153,6 +153,10 @@ def test_solutions_share_a_kernel_that_has_forgotten_the_last_one(
     assert len(started) == 2
 
 
+def test_the_grammar_of_addresses_is_left_out_before_nbval_comes() -> None:
+    assert sys.modules["rfc3987_syntax"] is None
+
+
 def test_who_runs_no_notebook_does_not_wait_for_nbval() -> None:
     code = "import sys; sys.path.insert(0, 'tests'); import tiers; print('nbval' in sys.modules)"
     root = Path(__file__).parents[1]
