@@ -418,6 +418,13 @@ def test_other_batches_and_failed_runs_cannot_be_told(runs) -> None:
     assert "<SIGKILL>" not in html(found)
 
 
+@pytest.mark.parametrize(("times", "same"), [(1.009, True), (1.011, None)])
+def test_a_last_batch_that_is_smaller_makes_no_other_batches(runs, times, same) -> None:
+    """Samples a step are a mean: up to a hundredth more are those of the same batches."""
+    more = [dataclasses.replace(r, samples_per_s=r.samples_per_s * times) for r in runs["right"]]
+    assert same_result(runs["right"], more).same is same
+
+
 def test_it_shows_itself(runs) -> None:
     found = same_result(runs["right"], runs["wrong"])
     assert "norm of the gradient" in str(found)

@@ -219,6 +219,9 @@ SELF = ratio(1.0, 1.0, 1.0)
         ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.02, 1.0, 1.04)), (4, SELF)], 4, 2, True, "is 2"),
         # it may be: the interval extends beyond the margin
         ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.06, 0.9, 1.2)), (4, SELF)], 4, 2, False, "wide"),
+        # measured up to two margins above it, it may be; beyond, it is none
+        ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.09, 0.9, 1.3)), (4, SELF)], 4, 2, False, "wide"),
+        ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.11, 0.9, 1.3)), (4, SELF)], 4, 4, False, "No knee"),
         # measured far above it is no knee, however wide its interval
         ([(0, ratio(3, 1.5, 9)), (2, SELF), (4, ratio(1.1, 1.08, 1.2))], 2, 2, True, "also the"),
         # but then it is not shown that it would lose

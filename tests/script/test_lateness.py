@@ -67,6 +67,14 @@ def test_a_checkpoint_every_tenth_step_makes_the_others_wait() -> None:
     assert (late.n_few, late.few) == (4, (10, 20, 30))
 
 
+@pytest.mark.parametrize(("every", "n_few"), [(4, 0), (6, 6)])
+def test_few_are_at_most_a_fifth_of_the_steps(every: int, n_few: int) -> None:
+    """Ten of 39 are what the rank does anyway; six are an event of their own, to look at."""
+    some = np.where(np.arange(_N) % every == every - 1, 60.0, 0.0)
+    (late,) = _of(_ranks(2, {(0, _CHECKPOINT): some})).late
+    assert late.n_few == n_few
+
+
 def test_two_late_ranks_are_both_named_and_neither_alone_would_gain() -> None:
     turns = np.where(np.arange(_N) % 2 == 0, 0.1, 0.0)
     found = _of(_ranks(8, {(3, _DATA): 9.0 + turns, (5, _OTHER): 9.05}))

@@ -21,7 +21,7 @@ from perfkit.script.ranks.job import FOLDER_VARIABLE, Job, job_of
 from perfkit.script.ranks.joint import joint
 from perfkit.script.ranks.launch import _failure
 from perfkit.script.ranks.meeting import Meeting, live_words
-from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, lives, read_statuses, stuck
+from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, aged, lives, read_statuses, stuck
 
 _TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
@@ -136,6 +136,16 @@ def test_who_holds_up_the_others_is_behind_or_elsewhere() -> None:
     assert stuck([done, meets[1]]) == (done,)
 
 
+@pytest.mark.parametrize(("silent_s", "in_step_s"), [(4.5, 1.0), (5.5, 6.5)])
+def test_a_rank_that_says_nothing_for_five_seconds_is_still_in_its_step(
+    silent_s: float, in_step_s: float
+) -> None:
+    """It speaks twice a second; on a busy machine it may be late by seconds, and go on stepping."""
+    said = _status(0, n_steps=3, in_step_s=1.0, at_s=100.0)
+    (now,) = aged([said], 100.0 + silent_s)
+    assert now.in_step_s == pytest.approx(in_step_s)
+
+
 def test_the_first_one_that_failed_is_named(tmp_path: Path) -> None:
     now_s = time.time()
     culprits, sentence = _said(
@@ -192,6 +202,35 @@ def test_who_ended_a_job_says_after_how_long(
     found = joint(tmp_path, range(2), 2, hung_after_s=asked_s)
     assert found.sentence.startswith(told)
     assert found.culprits == ((1,) if told else ())
+
+
+@pytest.mark.parametrize(
+    ("usual_ms", "stood_s", "hung"),
+    [(10.0, 18.0, False), (10.0, 22.0, True), (3_000.0, 28.0, False), (3_000.0, 32.0, True)],
+)
+def test_a_job_hung_where_no_step_ended_for_twenty_seconds_and_ten_steps(
+    tmp_path: Path, usual_ms: float, stood_s: float, hung: bool
+) -> None:
+    """Where nobody said after how long: a checkpoint or a compilation may take less than that."""
+    known = {"n_steps": 15, "in_step_s": stood_s, "step_ms": usual_ms}
+    _, sentence = _said(
+        tmp_path, _status(0, meets=True, **known), _status(1, line="train.py:7", **known)
+    )
+    assert sentence.startswith("The job hung") is hung
+
+
+@pytest.mark.parametrize(("silent_s", "said"), [(18, "died"), (22, "gave no sign")])
+def test_a_rank_that_was_silent_long_before_the_others_ended_may_have_hung(
+    tmp_path: Path, silent_s: float, said: str
+) -> None:
+    """A launcher ends the others soon after one has died."""
+    now_s = time.time()
+    _, sentence = _said(
+        tmp_path,
+        _status(0, n_steps=19, at_s=now_s, ended="was ended by SIGTERM"),
+        _dead(1, n_steps=17, at_s=now_s - silent_s),
+    )
+    assert sentence.startswith(f"Rank 1 {said}")
 
 
 def test_a_rank_that_was_stopped_did_not_run_out_of_memory(tmp_path: Path) -> None:

@@ -111,6 +111,15 @@ def test_times_shares_and_occupancy() -> None:
     assert found.per_step == 3
 
 
+def test_small_is_a_kernel_that_ends_before_the_next_one_can_be_launched() -> None:
+    """To launch one takes the host some 5 to 10 µs: half of these are shorter than 10 µs."""
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for i, dur in enumerate((7, 9.5, 10.5, 15)):
+        sim.kernel("aten::add", 10 * i, 100 + 20 * i, dur)
+    assert _kernels(sim).small_count_share == 0.5
+
+
 def test_no_matrix_work_has_no_tensor_core_share() -> None:
     sim = Simulated()
     sim.step(0, 0, 100)

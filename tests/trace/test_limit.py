@@ -49,6 +49,20 @@ def test_a_step_beside_the_data_sheet() -> None:
     assert found.mfu == found.hfu == pytest.approx(2 * 4096**3 / 989.5e6 / 1_000)
 
 
+def test_an_attentions_backward_pass_computes_one_of_its_five_products_again() -> None:
+    """The scores, which the forward pass did not keep: work of the hardware, not of the model."""
+    whole = json.loads(product_on_gpu())
+    for event in (e for e in whole["traceEvents"] if e["name"] == "aten::mm"):
+        event["name"] = "aten::_scaled_dot_product_flash_attention_backward"
+        event["args"]["Input Dims"] = [[2, 8, 512, 64]] * 4
+        event["args"]["Input type"] = ["c10::BFloat16"] * 4
+    found = limit(load(json.dumps(whole).encode()))
+    assert found.ops[0].family == "attention"
+    assert found.ops[0].flops == 2 * 5 * (2 * 2 * 8 * 512 * 512 * 64)
+    assert found.ops[0].recomputed_flops == pytest.approx(found.ops[0].flops / 5)
+    assert found.mfu == pytest.approx(0.8 * (found.hfu or 0))
+
+
 def test_what_is_above_the_least_time_adds_up_to_the_step() -> None:
     found = limit(load(product_on_gpu()))
     rest = found.rest_us()
@@ -357,6 +371,19 @@ def test_where_the_host_ran_ahead_a_step_takes_what_the_device_works_on_it() -> 
     assert "the host ran ahead" in said
     assert "5.00 ms on a step" in said
     assert found.rest_us()["the device idles"] == pytest.approx(0)
+
+
+@pytest.mark.parametrize(("work_us", "told_us"), [(1_040, None), (1_060, 1_060)])
+def test_the_host_ran_ahead_where_the_devices_work_is_a_twentieth_longer_than_the_steps(
+    work_us: float, told_us: float | None
+) -> None:
+    """The last kernels of a step may end after it though the host waits in each."""
+    sim = Simulated()
+    for i in range(10):
+        sim.step(i, i * 1_000, 1_000)
+        sim.kernel("aten::mm", i * 1_000 + 10, i * work_us + 50, work_us)
+    trace = load(sim.json())
+    assert device_step_us(trace, find_steps(trace)) == told_us
 
 
 def test_the_headline_names_the_devices_time_where_the_host_ran_ahead() -> None:

@@ -183,6 +183,18 @@ def test_late_workers_hide_what_else_could_be_faster(loader: str, paced: bool) -
     assert ("workers set the pace" in said) == paced
 
 
+@pytest.mark.parametrize(("share", "paced"), [(0.04, False), (0.06, True)])
+def test_workers_set_the_pace_where_a_twentieth_of_the_steps_waits_for_them(
+    share: float, paced: bool
+) -> None:
+    """Batches that are ready take some 100 µs to fetch, which is less of nearly any step."""
+    steps = find_steps(load(cpu_training(21).json()))
+    rest_us = float((steps.end_ns - steps.start_ns).mean()) / 1e3
+    made = cpu_training(21, wait=rest_us * share / (1 - share), loader=WORKERS)
+    trace = replace(load(made.json()), source=RECORDED_HERE)
+    assert waterfall(trace).workers_set_the_pace is paced
+
+
 def test_a_trace_file_without_a_device_divides_the_host_and_promises_nothing(
     tmp_path: Path,
 ) -> None:
