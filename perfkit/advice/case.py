@@ -136,6 +136,19 @@ class Case:
         return bool(self.facts.optimizers) or shows_training(self.trace)
 
     @cached_property
+    def knows_of_python(self) -> bool:
+        """Whether Python ran; a file without any function of it may be of a program in C++."""
+        return not self.is_file or bool(self.trace.is_a(Category.PYTHON).any())
+
+    @cached_property
+    def n_other_threads(self) -> int:
+        """Threads beside those of the steps that ran operators meanwhile: none of it is counted."""
+        trace = self.trace
+        ran = trace.thread[trace.is_a(Category.OP) & self._inside]
+        own = host_threads(trace, self.steps)
+        return sum(not own[thread] for thread in np.unique(ran).tolist())
+
+    @cached_property
     def unseen_device(self) -> str:
         """How the trace shows that a device was in use whose work is not in it; else empty."""
         if self.on_device or not self.is_file:

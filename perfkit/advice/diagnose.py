@@ -386,8 +386,8 @@ def _sentence(bound: _Bound, case: Case) -> str:
             "host": (
                 f"{part} of each step is outside of torch's operators, and {waits}"
                 if waits
-                else f"{part} of each step is Python and other host work outside of torch's "
-                "operators"
+                else f"{part} of each step is {'Python and other host ' * case.knows_of_python}"
+                f"work outside of torch's operators{_on_one_thread(case)}"
             ),
             "communication": (
                 f"{part} of each step is spent in exchanges with other ranks, waits included"
@@ -450,6 +450,12 @@ def _sentence(bound: _Bound, case: Case) -> str:
             else f"; {most} ({fmt_share(bound.work)}) is spent in torch's operators"
         )
     return f"Partly {bound.part}-bound: {words}{beside}"
+
+
+def _on_one_thread(case: Case) -> str:
+    """That others ran operators meanwhile, which is not in these shares; empty where none did."""
+    others = case.n_other_threads
+    return f", on one of {others + 1} threads that run operators" if others else ""
 
 
 def _waits(case: Case) -> str:

@@ -80,6 +80,8 @@ def test_a_part_bounds_the_step_from_its_half_on(
         has_host=True,
         joins_launches=True,
         unseen_device="",
+        knows_of_python=True,
+        n_other_threads=0,
         is_file=False,
         waiting=waiting,
         compiling=None,
@@ -387,6 +389,8 @@ def test_what_makes_up_over_half_of_the_hosts_time_is_named(
         on_device=False,
         has_host=True,
         unseen_device="",
+        knows_of_python=True,
+        n_other_threads=0,
         waiting=(0.0, 0.0),
         compiling="compiling",
         start_up=("starting",),
@@ -407,7 +411,12 @@ def test_what_makes_up_over_half_of_the_hosts_time_is_named(
 )
 def test_the_work_is_told_beside_a_smaller_loss(share: float, work: float, said: str) -> None:
     case: Any = SimpleNamespace(
-        on_device=False, has_host=True, unseen_device="", waiting=(0.0, 0.0)
+        on_device=False,
+        has_host=True,
+        unseen_device="",
+        waiting=(0.0, 0.0),
+        knows_of_python=True,
+        n_other_threads=0,
     )
     found = _sentence(_Bound("data", "data", share, work), case)
     assert found == f"Partly data-bound: 30 % of each step waits for the DataLoader{said}"

@@ -110,7 +110,7 @@ def python(case: Case) -> Iterator[Finding]:
     short = np.sort(lengths[lengths < _SHORT_GAP_NS])
     n_calls = len(short) / case.n_steps
     if short.sum() > lengths.sum() / 2 and not does_more and n_calls >= _FEWEST_CALLS:
-        calls, knows = fmt_count(round(n_calls)), _knows_of_python(case)
+        calls, knows = fmt_count(round(n_calls)), case.knows_of_python
         half_ns = int(short[np.searchsorted(np.cumsum(short), short.sum() / 2)])
         evidence.append(
             f"most of it is in {calls} gaps a step of less than {fmt_ms(_SHORT_GAP_NS / 1e6)}, "
@@ -166,7 +166,7 @@ def python(case: Case) -> Iterator[Finding]:
 def _find_the_line(case: Case) -> str:
     if not case.is_file:
         return _TOO_FEW_SAMPLES
-    return _IN_THE_STACK if _knows_of_python(case) else _NO_STACK
+    return _IN_THE_STACK if case.knows_of_python else _NO_STACK
 
 
 def _title(case: Case, kind: LineKind) -> str:
@@ -174,14 +174,9 @@ def _title(case: Case, kind: LineKind) -> str:
         return "The code waits for other processes or threads for much of the step"
     if kind is SLEEP:
         return "The code sleeps for much of the step"
-    if _knows_of_python(case):
+    if case.knows_of_python:
         return "Python outside of torch takes much of the step"
     return "What is outside of torch's operators takes much of the step"
-
-
-def _knows_of_python(case: Case) -> bool:
-    """A file without any Python function may be of a program in C++."""
-    return not case.is_file or bool(case.trace.is_a(Category.PYTHON).any())
 
 
 @rule
