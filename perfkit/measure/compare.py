@@ -30,7 +30,14 @@ from perfkit.base.machine import Provenance, facts, stamp
 from perfkit.base.machine.busy import BusyMark, this_thread
 from perfkit.base.plain import fields
 from perfkit.base.printable import printable
-from perfkit.base.words import fmt_chosen_share, fmt_interval, fmt_ratio, fmt_s, fmt_share
+from perfkit.base.words import (
+    fmt_chosen_share,
+    fmt_interval,
+    fmt_ratio,
+    fmt_s,
+    fmt_share,
+    no_difference,
+)
 from perfkit.measure.clock import Clock, clock_in_use
 from perfkit.measure.drift import Conditions, conditions, drift
 from perfkit.measure.looks import Looks
@@ -491,13 +498,19 @@ def sentence(names: tuple[str, str], interval: Interval) -> str:
         f"{fmt_interval(interval.low, interval.high)}"
     )
     if not interval.different:
-        least = interval.detectable
-        would = (
-            ""
-            if least is None
-            else f" A difference of {fmt_share(least)} would have been seen with 80 % probability."
+        steady = no_difference(interval.low, interval.high) == "no difference seen"
+        said = (
+            f"No difference seen between {a!r} and {b!r}"
+            if steady
+            else f"Too unsteady to tell which of {a!r} and {b!r} is faster"
         )
-        return f"No difference seen between {a!r} and {b!r}: the ratio is {ratio} ({ends}).{would}"
+        said += f": the ratio is {ratio} ({ends})."
+        least = interval.detectable
+        if least is None or least >= 1:
+            return said
+        return (
+            f"{said} A difference of {fmt_share(least)} would have been seen with 80 % probability."
+        )
     if interval.ratio > 1:
         return f"{b!r} is {ratio} as fast as {a!r} ({ends})."
     share = fmt_chosen_share(interval.confidence)

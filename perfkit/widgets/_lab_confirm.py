@@ -44,6 +44,7 @@ class Confirmation:
         packed: the workload that the runs ran.
         base, other: the pinned run and the one to compare with it.
         budget_s: seconds to spend; None for an estimate of what the two need.
+        timeouts_s: for a step, and for the start up to the end of the first one.
         say: called with progress lines, from this thread.
         ended: called at the end, from this thread; see :attr:`answer` and :attr:`error`.
     """
@@ -56,6 +57,7 @@ class Confirmation:
         other: RunResult,
         *,
         budget_s: float | None,
+        timeouts_s: tuple[float, float],
         say: Callable[[str], None],
         ended: Callable[[Confirmation], None],
     ) -> None:
@@ -66,6 +68,7 @@ class Confirmation:
         self._arms = (dict(base.values), dict(other.values))
         self._packed, self._settings = packed, settings
         self.budget_s = budget_s_of(base, other) if budget_s is None else budget_s
+        self._step_timeout_s, self._start_timeout_s = timeouts_s
         self._say, self._ended = say, ended
         self._thread = threading.Thread(target=self._work, name="perfkit-lab-confirm", daemon=True)
 
@@ -94,6 +97,8 @@ class Confirmation:
                     settings=self._settings,
                     budget_s=self.budget_s,
                     names=(f"run {self.base}", f"run {self.other}"),
+                    step_timeout_s=self._step_timeout_s,
+                    start_timeout_s=self._start_timeout_s,
                     say=self._progress,
                 )
         except Cancelled:

@@ -370,7 +370,11 @@ def _plain_speed(board: Board, run: RunResult) -> str:
 
 def _footnotes(board: Board) -> list[str]:
     runs = board.runs
-    notes = [f"run {run.run_id} {run.state}: {run.message}" for run in runs if run.message]
+    notes = [
+        f"run {run.run_id} {run.state}: {run.message.removeprefix(f'{run.state}: ')}"
+        for run in runs
+        if run.message
+    ]
     kinds = list(dict.fromkeys(run.peak_kind for run in runs if run.peak_bytes is not None))
     if kinds:
         notes.append("; ".join(kinds))

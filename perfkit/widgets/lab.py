@@ -143,6 +143,8 @@ class Lab(anywidget.AnyWidget):
         seconds: length of a run, in seconds after its first step.
         title: the heading above the plot; by default the workload's name, unless that is
             "workload".
+        step_timeout_s: a step that takes longer counts as hung.
+        start_timeout_s: the same for everything up to the end of the first step.
 
     Raises:
         SettingError: a setting is unknown; the message lists the known ones.
@@ -180,6 +182,8 @@ class Lab(anywidget.AnyWidget):
         *,
         seconds: float = 12.0,
         title: str | None = None,
+        step_timeout_s: float = 60.0,
+        start_timeout_s: float = 300.0,
     ) -> None:
         this = weakref.ref(self)
 
@@ -198,11 +202,20 @@ class Lab(anywidget.AnyWidget):
         self._execution = execution(sys._getframe(1).f_code.co_filename)
         self._flushed = 0.0
         self._label = ""
+        self._saying = threading.RLock()  # the run's thread and a click change the status
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._painter: threading.Thread | None = None
         check_text("title", title)
-        self._session = Session(workload, settings, seconds=seconds, on_event=on_event)
+        self._session = Session(
+            workload,
+            settings,
+            seconds=seconds,
+            on_event=on_event,
+            step_timeout_s=step_timeout_s,
+            start_timeout_s=start_timeout_s,
+        )
+        self._timeouts_s = (step_timeout_s, start_timeout_s)
         self._seconds = scaled(float(seconds))
         # also when the interpreter exits, so that no process is left
         self._close_session = weakref.finalize(self, self._session.close)
@@ -288,9 +301,13 @@ class Lab(anywidget.AnyWidget):
             self._label = self._label_of(self._live.run_id)
         self._show_ghost()
         self._show_rows()
-        if not self._busy() and self.status["started"]:
-            last = self.runs[-1]
-            self._show_state(last.state, self._told(last))
+        if self._confirmation is None and self.status["started"]:
+            with self._saying:
+                if self._busy():  # a paused run says nothing by itself
+                    self._show_state(self.status["state"], "")
+                else:
+                    last = self.runs[-1]
+                    self._show_state(last.state, self._told(last))
         self._picture_later(self._board())
 
     def confirm(self, run: int | None = None, *, budget_s: float | None = None) -> ABResult:
@@ -392,8 +409,8 @@ class Lab(anywidget.AnyWidget):
         other = _active() if _active is not None else None
         if other is not None and other is not self and other._busy() and not other._replaced:
             raise UsageError(
-                f"another Lab ({other._named!r}) is running, and two at once would "
-                "disturb each other's figures: stop it or wait for its end"
+                f"not started, because another Lab ({other._named!r}) was running, and two at "
+                "once would disturb each other's figures: stop it or wait for its end"
             )
 
     def _board(self, runs: Sequence[RunResult] | None = None) -> rows_.Board:
@@ -428,6 +445,7 @@ class Lab(anywidget.AnyWidget):
                 base,
                 others[-1],
                 budget_s=budget_s,
+                timeouts_s=self._timeouts_s,
                 say=self._confirming,
                 ended=self._confirmed,
             )
@@ -632,16 +650,17 @@ class Lab(anywidget.AnyWidget):
         )
 
     def _show_state(self, state: str, message: str) -> None:
-        parts = [self._label]
-        live = self._live
-        if live is not None and live.recent and state in ("running", "paused", "warm-up"):
-            parts.append(f"{fmt_ms(float(np.median(live.recent)))} a step")
-        if message:
-            parts.append(message)
-        progress = min(1.0, live.seconds / self._seconds) if live is not None else 0.0
-        if state in FINAL_STATES:
-            progress = 0.0
-        self.status = _status(state, " · ".join(parts), started=True, progress=progress)
+        with self._saying:
+            parts = [self._label]
+            live = self._live
+            if live is not None and live.recent and state in ("running", "paused", "warm-up"):
+                parts.append(f"{fmt_ms(float(np.median(live.recent)))} a step")
+            if message:
+                parts.append(message)
+            progress = min(1.0, live.seconds / self._seconds) if live is not None else 0.0
+            if state in FINAL_STATES:
+                progress = 0.0
+            self.status = _status(state, " · ".join(parts), started=True, progress=progress)
 
     def _run_finished(self, result: RunResult) -> None:
         self._flush()

@@ -239,6 +239,17 @@ def test_pin_and_confirm_by_keyboard(open_notebook: Callable) -> None:
     book.screenshot("lab-confirmed", ".pk-lab")
 
 
+def test_a_setting_that_rules_out_another_one_keeps_the_focus(open_notebook: Callable) -> None:
+    book = open_notebook([DATA, LAB.replace('"pin_memory"', '"fused", "foreach"')], "focus")
+    page = book.page
+    book.run_all()
+    page.wait_for_selector("[data-setting=fused]")
+    book.press("[data-setting=fused] input", "Space")
+    page.wait_for_selector(".pk-unavailable li:has-text('fused and foreach')", state="attached")
+    assert page.locator("[data-setting=fused] input").evaluate("e => e === document.activeElement")
+    assert page.locator("[data-setting=fused] input").is_checked()
+
+
 def _lives(pid: int) -> bool:
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
@@ -428,17 +439,24 @@ lab.rows = browser_rows(Board([
 TWELVE = (
     MADE
     + """
-values = [{"num_workers": workers, "small": small} for workers in (0, 1, 2)
-          for small in (False, True) for _ in range(2)]
-lab.rows = browser_rows(Board([
-    made(i, one, faster=i**0.5) for i, one in enumerate(values, 1)
-]))
+from dataclasses import replace
+values = [{"num_workers": workers, "small": small, "conf": "expandable_segments:True"}
+          for workers in (0, 1, 2) for small in (False, True) for _ in range(2)]
+runs = [made(i, one, faster=i**0.5) for i, one in enumerate(values, 1)]
+values[-1] = values[-1] | {"conf": "default"}
+runs[-1] = replace(runs[-1], values=values[-1], state="out of memory", message="no room")
+lab.rows = browser_rows(Board(runs))
 """
+)
+# text that does not fit where a longer name and value leave no room
+LONG = LAB.replace(
+    '"pin_memory"',
+    'perfkit.setting("a_setting_with_a_long_name", ["expandable_segments:True", "default"])',
 )
 
 
 def test_twelve_runs_fit(open_notebook: Callable) -> None:
-    book = open_notebook([DATA, LAB, TWELVE], "twelve")
+    book = open_notebook([DATA, LONG, TWELVE], "twelve")
     page = book.page
     page.set_viewport_size({"width": 900, "height": 900})
     book.run_all()

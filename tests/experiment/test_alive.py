@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from perfkit.base.device import in_use
 from perfkit.base.device.cuda import Cuda
 from perfkit.experiment.process import _alive, _failure, worker
 
@@ -46,7 +47,7 @@ def test_the_message_says_what_was_alive(result):
     assert result.state == "out of memory"
     assert result.message.startswith("out of memory: ")
     assert "\n" not in result.message
-    assert "of tensors were alive" in result.message
+    assert "of tensors were still alive after the error, " in result.message
     assert "the biggest held[0] (288 MiB)" in result.message
     assert result.n_steps == 1
 
@@ -118,6 +119,8 @@ def test_another_failure_takes_no_stock(monkeypatch):
 
 
 class _FakeCuda(Cuda):
+    peak = 20 * MIB
+
     def devices(self):
         return (0,)
 
@@ -126,8 +129,8 @@ class _FakeCuda(Cuda):
 
     def stats(self, device):
         return {
-            "allocated_bytes.all.current": 70 * MIB,
-            "allocated_bytes.all.peak": 80 * MIB,
+            "allocated_bytes.all.current": 15 * MIB,
+            "allocated_bytes.all.peak": self.peak,
             "reserved_bytes.all.current": 100 * MIB,
             "reserved_bytes.all.peak": 160 * MIB,
         }
@@ -139,7 +142,7 @@ class _FakeCuda(Cuda):
         pytest.fail("the peaks are the run's")
 
 
-def _failed_on_gpu(monkeypatch, asked="30.00 MiB"):
+def _failed_on_gpu(monkeypatch, asked="30.00 MiB", gpu=None):
     from perfkit.memory import storages
 
     # the same tensors, said to be on a GPU
@@ -167,19 +170,43 @@ def _failed_on_gpu(monkeypatch, asked="30.00 MiB"):
             "1.50 GiB of which 1 MiB is free. (simulated)"
         )
     except torch.OutOfMemoryError as error:
-        return _alive.alive(error, gpu=_FakeCuda())
+        return _alive.alive(error, gpu=gpu or _FakeCuda())
 
 
 def test_on_cuda_the_allocators_counters_join(monkeypatch):
     found = _failed_on_gpu(monkeypatch)
     assert "(measured in the run's process; cuda:0)" in found.text
     assert (
-        "simulated (cuda:0): allocated 70.0 MiB, reserved 100 MiB; peaks 80.0 MiB and 160 MiB"
+        "simulated (cuda:0): allocated 15.0 MiB, reserved 100 MiB; peaks 20.0 MiB and 160 MiB"
         in found.text
     )
     assert "requested and refused: 30.0 MiB" in found.text
     assert "12.0 MiB  kept  3145728 float32  other" in found.text
-    assert "expandable_segments:True: 80.0 MiB were reserved" in found.text
+    assert "expandable_segments:True: 140 MiB were reserved" in found.text
+
+
+def test_a_failure_on_a_gpu_says_so_before_the_first_step(monkeypatch):
+    """Else the run's provenance was "measured here", on the CPU."""
+    (only,) = _told(ValueError("in the set-up"))
+    assert only["on_gpu"] is not in_use().is_cpu
+    monkeypatch.setattr(worker, "in_use", _FakeCuda)
+    (only,) = _told(ValueError("in the set-up"))
+    assert only["on_gpu"] is True
+
+
+def test_what_the_failing_line_held_is_not_said_to_be_little(monkeypatch):
+    """A list that is filled in one expression is gone with its error (14.1 GiB in a Lab)."""
+    gpu = _FakeCuda()
+    gpu.peak = 1400 * MIB
+    found = _failed_on_gpu(monkeypatch, gpu=gpu)
+    assert re.fullmatch(
+        r"[\d.]+ MiB of tensors were still alive after the error, of a peak of 1\.37 GiB; "
+        "try: find what held the peak",
+        found.sentence,
+    )
+    helps = found.text.partition("What would help:\n")[2]
+    assert helps.startswith("  - find what held the peak: most of it is gone")
+    assert "free what the step does not need" not in helps
 
 
 @pytest.mark.parametrize(

@@ -113,14 +113,14 @@ def test_a_sigkill_is_told_by_what_is_known():
 
 
 @pytest.mark.parametrize(
-    ("kind", "blamed"),
-    [("peak resident set of the training process", True), ("peak CUDA memory allocated", False)],
+    ("on_gpu", "blamed"),
+    [(False, True), (True, False)],
 )
-def test_what_a_gpu_held_is_no_reason_for_a_sigkill(kind, blamed):
+def test_what_a_gpu_held_is_no_reason_for_a_sigkill(on_gpu, blamed):
     run = Run.__new__(Run)
     run._failure = run._child = None
     run._done, run._begun, run._oom_kills = False, True, _failure.oom_kill_count()
-    run._last = {"peak_bytes": 2**50, "peak_kind": kind}
+    run._last = {"peak_bytes": 2**50, "on_gpu": on_gpu}
     message = run._how_it_ended(-9, "").message
     assert ("it last held" in message) is blamed
     assert ("something outside" in message) is not blamed
@@ -157,3 +157,10 @@ def test_where_a_hanging_run_was():
     where = _failure.innermost(DUMP.format(library="/x", own=own))
     assert where == "line 12 in workload (notebook), waiting for the DataLoader"
     assert _failure.innermost("nothing of the kind") == ""
+
+
+def test_the_command_that_started_a_run_is_no_line_of_the_notebook():
+    """Confirm said of a run between two steps: it was at line 1 in <module> (notebook)."""
+    at_work = f'File "{_failure.__file__}", line 7 in send\n  File "<string>", line 1 in <module>\n'
+    dump = f"Current thread 0x00007f02 (most recent call first):\n  {at_work}"
+    assert _failure.innermost(dump) == "line 7 in send (_failure.py)"

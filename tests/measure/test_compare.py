@@ -14,7 +14,7 @@ import pytest
 from perfkit.base.errors import UsageError
 from perfkit.base.machine.busy import Busy, BusyMark
 from perfkit.base.words import fmt_share
-from perfkit.measure.compare import compare
+from perfkit.measure.compare import Interval, compare, sentence
 from perfkit.measure.paired import ratio_interval
 
 
@@ -63,6 +63,21 @@ def test_no_difference_seen(clock) -> None:
     c = compare(*noisy, clock=clock, budget_s=4)
     least = f"A difference of {fmt_share(c.detectable)} would have been seen with 80 %"
     assert least in c.sentence
+
+
+@pytest.mark.parametrize(
+    ("ends", "said", "says_least"),
+    [
+        ((0.97, 1.04), "No difference seen between 'a' and 'b': the ratio is 1.01×", True),
+        ((0.7, 1.4), "Too unsteady to tell which of 'a' and 'b' is faster: the ratio", True),
+        ((0.03, 246.0), "Too unsteady to tell which of 'a' and 'b' is faster: the ratio", False),
+    ],
+)
+def test_an_interval_with_room_for_a_difference_is_not_called_none(ends, said, says_least) -> None:
+    """A Lab on a busy machine said: no difference seen, 2.33× [0.0326, 246], 26,024 % …"""
+    told = sentence(("a", "b"), Interval(1.01, *ends, 0.95, 8))
+    assert told.startswith(said)
+    assert told.endswith("would have been seen with 80 % probability.") is says_least
 
 
 class Model:

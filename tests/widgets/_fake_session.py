@@ -38,7 +38,9 @@ class FakeSession:
         *,
         seconds: float = 12.0,
         on_event: Callable[[Event], None] = lambda event: None,
+        **timeouts_s: float,
     ) -> None:
+        self.timeouts_s = timeouts_s
         self.settings = resolve(settings)
         self.runs: tuple[RunResult, ...] = ()
         self.closed = 0

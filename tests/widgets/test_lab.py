@@ -282,11 +282,19 @@ def test_a_value_from_run_that_the_control_lacks_takes_its_place(make: Callable[
     assert lab.choice == {"num_workers": 3}
 
 
+def test_a_footnote_says_once_how_a_run_ended(make: Callable[..., Lab]) -> None:
+    lab = make()
+    session(lab).finish_at_once = False
+    lab.start()
+    session(lab).finish("out of memory", "out of memory: MemoryError")
+    assert "run 1 out of memory: MemoryError" in str(lab)
+
+
 def test_a_second_lab_refuses_while_the_first_runs(make: Callable[..., Lab]) -> None:
     one, two = make(title="one"), make(title="two")
     session(one).finish_at_once = False
     one.start()
-    with pytest.raises(UsageError, match="another Lab \\('one'\\) is running"):
+    with pytest.raises(UsageError, match="another Lab \\('one'\\) was running"):
         two.run()
     click(two, type="start")
     until(lambda: "another Lab ('one')" in two.warning)
@@ -588,6 +596,23 @@ def test_only_a_measured_run_can_be_pinned(make: Callable[..., Lab]) -> None:
     assert (lab.rows[0]["pinnable"], lab.rows[1]["pinnable"]) == (False, True)
 
 
+def test_a_pin_while_a_run_is_paused_changes_its_line(make: Callable[..., Lab]) -> None:
+    lab = make()
+    lab.run()
+    lab.run(num_workers=2)
+    session(lab).finish_at_once = False
+    lab.start(num_workers=4)
+    session(lab).steps(5)
+    lab.pause()
+    assert lab.status["line"].startswith("Run 3: num_workers 0 → 4 (run 1 is pinned) · ")
+    lab.pin(2)
+    assert lab.status["line"].startswith("Run 3: num_workers 2 → 4 (run 2 is pinned) · ")
+    assert lab.status["state"] == "paused"
+    lab.resume()
+    lab.stop()
+    assert lab.status["line"].endswith(" the speed of run 2, unconfirmed")
+
+
 def test_the_pinned_run_alone_has_no_ghost(make: Callable[..., Lab]) -> None:
     lab = make()
     lab.run()
@@ -626,6 +651,19 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     monkeypatch.setattr(ab_module, "ab", fake)
     return asked
+
+
+def test_the_limits_of_a_step_hold_for_runs_and_for_confirm(
+    make: Callable[..., Lab], answers: dict[str, Any]
+) -> None:
+    """What a hung run advises to raise can be raised."""
+    limits_s = {"step_timeout_s": 90.0, "start_timeout_s": 600.0}
+    lab = make(**limits_s)
+    lab.run()
+    lab.run(num_workers=2)
+    lab.confirm(2)
+    assert session(lab).timeouts_s == limits_s
+    assert {name: answers["more"][name] for name in limits_s} == limits_s
 
 
 def test_confirm_puts_its_answer_into_the_table(

@@ -1,4 +1,7 @@
-"""What was alive in a run's process when it ran out of memory, and what would help.
+"""What was alive in a run's process after it ran out of memory, and what would help.
+
+By then the failing line and the calls below it have let go of what only they held. If that was
+most of it, which the allocator's peak shows, the rest says nothing about the failure.
 
 Collected only after the failure itself has been reported, so nothing here can hide it.
 """
@@ -24,6 +27,10 @@ _LONGEST_NAME = 60
 _LONGEST_TEXT = 6000
 #: Tensors without a category get a line if they hold at least this share of the tensors' memory.
 _WORTH = 0.15
+_ASK_AGAIN = (
+    "find what held the peak: most of it is gone with the calls that the error ended; "
+    "perfkit.account(step) on fewer or smaller tensors lists it by line"
+)
 
 
 class Alive(NamedTuple):
@@ -50,9 +57,14 @@ def alive(error: BaseException, *, gpu: Device | None = None) -> Alive:
     allocator = next((a for a in state.allocators if a.place == device), None)
     asked = requested_bytes(error)
     biggest = [t for t in state.biggest if t.device == device]
+    peak = 0 if allocator is None else allocator.peak_allocated_bytes
+    is_rest = total < peak / 2
     # what existed when the step began is unknown, so say nothing about it
-    found = list(remedies(parts, dict.fromkeys(parts, 0), allocator) if parts else ())
-    if parts and parts["other"] >= max(_WORTH * total, 1):
+    none = dict.fromkeys(parts, 0)
+    found = list(remedies(none if is_rest else parts, none, allocator) if parts else ())
+    if is_rest:
+        found.append(_ASK_AGAIN)
+    elif parts and parts["other"] >= max(_WORTH * total, 1):
         found.append(_let_go(parts["other"], biggest))
     held = max(total, 0 if allocator is None else allocator.reserved_bytes)
     if asked is not None and asked > held:
@@ -62,7 +74,7 @@ def alive(error: BaseException, *, gpu: Device | None = None) -> Alive:
     frames = _frames(error.__traceback__)
     lines = [
         f"When memory ran out (measured in the run's process; {device}):",
-        f"  tensors alive: {fmt_bytes(total)}{_by_category(parts)}",
+        f"  tensors still alive after the error: {fmt_bytes(total)}{_by_category(parts)}",
         *(
             f"  {a.name} ({a.place}): allocated {fmt_bytes(a.allocated_bytes)}, reserved "
             f"{fmt_bytes(a.reserved_bytes)}; peaks {fmt_bytes(a.peak_allocated_bytes)} and "
@@ -81,6 +93,9 @@ def alive(error: BaseException, *, gpu: Device | None = None) -> Alive:
     text = "\n".join(lines)
     if len(text) > _LONGEST_TEXT:
         text = f"{text[: _LONGEST_TEXT - 1]}…"
+    if is_rest:
+        sentence = f"{fmt_bytes(total)} of tensors were still alive after the error, of a peak of "
+        return Alive(f"{sentence}{fmt_bytes(peak)}; try: {found[0].split(':')[0]}", text)
     return Alive(_sentence(total, parts, biggest, found), text)
 
 
@@ -181,10 +196,11 @@ def _sentence(
     total: int, parts: Mapping[str, int], biggest: list[LiveTensor], found: list[str]
 ) -> str:
     if not total:
-        words = "no tensors were alive there"
+        words = "no tensors were alive there after the error"
         return f"{words}; try: {found[0].split(':')[0]}" if found else words
     category, nbytes = max(parts.items(), key=lambda item: item[1])
-    words = f"{fmt_bytes(total)} of tensors were alive, {fmt_share(nbytes / total)} {category}"
+    words = f"{fmt_bytes(total)} of tensors were still alive after the error"
+    words += f", {fmt_share(nbytes / total)} {category}"
     if biggest:
         words += f", the biggest {_name(biggest[0])} ({fmt_bytes(biggest[0].storage_bytes)})"
     if found:

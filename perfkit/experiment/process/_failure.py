@@ -225,9 +225,12 @@ def _from_user(tb: TracebackType | None, own_files: frozenset[str]) -> Traceback
 
 
 def is_library(filename: str) -> bool:
-    """Whether this is code of Python, an installed package or perfkit."""
+    """Whether this is code of Python, an installed package or perfkit.
+
+    ``<string>`` is the command line by which perfkit starts its processes, or generated code.
+    """
     return (
-        filename.startswith(("<frozen", _STDLIB, _PERFKIT))
+        filename.startswith(("<frozen", "<string>", _STDLIB, _PERFKIT))
         or "site-packages" in filename
         or "dist-packages" in filename
     )

@@ -260,6 +260,7 @@ class Run:
                 self._after_end = Failure("done", message["message"], message["traceback"])
             else:
                 self._failure = Failure(message["state"], message["message"], message["traceback"])
+                self._last = self._last | {"on_gpu": message.get("on_gpu", self._on_gpu())}
             self._kill_at_s = time.perf_counter() + _CLEAN_UP_WITHIN_S
 
     def _take_points(self, message: dict[str, Any]) -> None:
@@ -452,7 +453,7 @@ class Run:
         return Failure("done", "")
 
     def _on_gpu(self) -> bool:
-        return "CUDA" in self._last.get("peak_kind", "")
+        return bool(self._last.get("on_gpu"))
 
     def _result(self, failure: Failure, found: Figures, output: str) -> RunResult:
         curve, last = self._curve, self._last

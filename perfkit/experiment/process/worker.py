@@ -243,6 +243,7 @@ def say_failure(stream: _Stream, failure: _failure.Failure, lead: str = "") -> N
         state=failure.state,
         message=_failure.sayable(lead + failure.message),
         traceback=_failure.sayable(failure.traceback_text),
+        on_gpu=not in_use().is_cpu,
     )
 
 
@@ -469,6 +470,7 @@ class _Recorder:
             loss=np.asarray([as_float(x) for x in self._loss], np.float64).tobytes(),
             peak_bytes=memory.peak(),
             peak_kind=memory.peak_kind,
+            on_gpu=isinstance(memory, AllocatorMemory),
             memory_kind=memory.now_kind,
             workers_bytes=self._workers_bytes,
             setup_s=self._setup_s,

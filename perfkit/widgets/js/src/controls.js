@@ -5,7 +5,7 @@ import { freshId, h } from "./parts.js";
 /**
  * One chip for each setting that is available here; the others are folded behind one mark.
  * Calls `choose(name, index)` when the reader picks a value.
- * Returns {element, show(choice), say(text), enable(on)}.
+ * Returns {element, show(choice), say(text), enable(on), focused(), focus(name)}.
  */
 export function createControls(specs, choose) {
   const locked = (spec) => spec.values.filter((value) => !value.reason).length < 2;
@@ -43,6 +43,15 @@ export function createControls(specs, choose) {
     },
     enable(on) {
       element.disabled = !on;
+    },
+    /** The name of the setting whose control has the focus, for `focus`. */
+    focused() {
+      const chip = chips.findIndex(({ element: one }) => one.contains(document.activeElement));
+      return usable[chip]?.name;
+    },
+    focus(name) {
+      const chip = chips[usable.findIndex((spec) => spec.name === name)];
+      chip?.element.querySelector("input, select").focus({ preventScroll: true });
     },
   };
 }

@@ -303,10 +303,13 @@ export default () => {
         speaker.say(`${status.state}. ${status.line}`);
       });
       const controlsChanged = guard(() => {
-        // a run started from a cell used a value that the control did not offer
+        // a value rules out another one, or a run from a cell used one that was not offered;
+        // keyboard users keep the focus on the setting that they changed
+        const focused = controls.focused();
         const next = newControls();
         controls.element.replaceWith(next.element);
         controls = next;
+        controls.focus(focused);
         choiceChanged();
         statusChanged();
       });
