@@ -142,6 +142,8 @@ def test_a_job_that_hangs_is_ended_and_the_rank_named(
         return run_workload(workload, how, on_output=on_output, on_live=from_now_on)
 
     monkeypatch.setattr("perfkit.widgets.launch.run_workload", impatient)
+    # torchrun gives a rank that cannot end 30 s
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "10")
     with pytest.raises(WorkloadHungError, match=said):
         perfkit.launch(_workload, settings={"end": end}, hang_s=600, live=False)
 
