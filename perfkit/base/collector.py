@@ -1,22 +1,53 @@
-"""Python's garbage collector, at rest while much is made that stays."""
+"""Python's garbage collector, at rest while much is made that stays, or while none may begin."""
 
 from __future__ import annotations
 
 import gc
+import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+_lock = threading.RLock()
+_was_on = True
+_resting: list[int] = []  # the thread of each that wants it at rest
 
 
 @contextmanager
 def at_rest() -> Iterator[None]:
     """No collection meanwhile: each would look through all that was made so far.
 
-    An import of torch takes a sixth less time.
+    An import of torch takes a sixth less time. Several threads may want it at once: the last one to
+    leave switches it on again, if it was on. (A ``gc.disable()`` of the program meanwhile is
+    undone.)
     """
-    was_on = gc.isenabled()
-    gc.disable()
+    global _was_on
+    with _lock:
+        if not _resting:
+            _was_on = gc.isenabled()
+            gc.disable()
+        _resting.append(threading.get_ident())
     try:
         yield
     finally:
-        if was_on:
-            gc.enable()
+        with _lock:
+            _resting.remove(threading.get_ident())
+            _back_on()
+
+
+def _back_on() -> None:
+    if not _resting and _was_on:
+        gc.enable()
+
+
+def _forked() -> None:
+    """This process has no other thread: none will come to switch it on."""
+    here = [one for one in _resting if one == threading.get_ident()]
+    if len(here) != len(_resting):
+        _resting[:] = here
+        _back_on()
+    _lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_forked)

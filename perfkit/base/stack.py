@@ -8,26 +8,15 @@ that is compiled has no code, or stale memory). So there is nothing to see then.
 from __future__ import annotations
 
 import contextlib
-import gc
-import os
 import sys
-import threading
-from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from perfkit.base import collector
 from perfkit.base.torch_compat import compiles_now
 
 # From 3.12 on, a collection begins between two instructions only.
 _COLLECTS_WITHIN_CALLS = sys.version_info < (3, 12)
-_one_looks = threading.RLock()
-if hasattr(os, "register_at_fork"):
-    # else a process forked during a look would never collect, nor look
-    os.register_at_fork(
-        before=_one_looks.acquire,
-        after_in_parent=_one_looks.release,
-        after_in_child=_one_looks.release,
-    )
 
 
 class Level(NamedTuple):
@@ -38,26 +27,15 @@ class Level(NamedTuple):
     names: dict[str, Any]
 
 
-@contextlib.contextmanager
-def looking() -> Iterator[None]:
+def looking() -> contextlib.AbstractContextManager[None]:
     """For as long as it takes to look at the frames of another thread, no collection begins.
 
     ``frame.f_back`` makes an object for a frame that has none. In Python 3.11 that may begin a
     garbage collection, whose callbacks and finalizers let the other thread go on. It returns from
     the function, and the object is made for a frame that is no more: the next look at it ends the
-    process. (A ``gc.disable()`` of the other thread within this look would be undone.)
+    process.
     """
-    if not _COLLECTS_WITHIN_CALLS:
-        yield
-        return
-    with _one_looks:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if collects:
-                gc.enable()
+    return collector.at_rest() if _COLLECTS_WITHIN_CALLS else contextlib.nullcontext()
 
 
 def levels_of(frame: FrameType | None) -> list[Level]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -23,6 +24,25 @@ def test_it_is_as_before_whatever_happens(is_on: bool) -> None:
         assert gc.isenabled() is is_on
     finally:
         gc.enable()
+
+
+def test_of_two_threads_the_last_one_to_leave_switches_it_on() -> None:
+    """A look at frames that began beside an import went on when the import was over."""
+    entered, leaves = threading.Event(), threading.Event()
+
+    def rests() -> None:
+        with collector.at_rest():
+            entered.set()
+            leaves.wait()
+
+    thread = threading.Thread(target=rests)
+    with collector.at_rest():
+        thread.start()
+        entered.wait()
+    assert not gc.isenabled()
+    leaves.set()
+    thread.join()
+    assert gc.isenabled()
 
 
 # which programs import torch themselves, and from what they are given
