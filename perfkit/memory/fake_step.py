@@ -90,7 +90,7 @@ class _FakeTracker(Tracker):
                 return 1.0 if args[0].is_floating_point() else 1
             raise
 
-    def _survey(self) -> Survey:
+    def _survey(self, *, graphs: bool = True) -> Survey:
         return Survey()
 
     def _find(self, tensor: Tensor) -> tuple[UntypedStorage, ...]:

@@ -8,7 +8,7 @@ knows nothing of torch; a block is a weak reference to anything that dies when i
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ class Block(weakref.ref[Any]):
         phase: where it was made (a number of :mod:`perfkit.memory.tracker`).
         category: a number of :mod:`perfkit.memory.categories`; ``UNDECIDED`` until labelled.
         alive: not yet freed.
-        sliced: the batch is a part of it (a data set), so it does not grow with the batch.
+        lasting: of a data set, say, that gives many batches, so it does not grow with the batch.
         ledger: the book that lists it.
         line: the innermost line of user code that it was made in.
         watched: the line of a function that is watched, through which it was made, or None.
@@ -44,19 +44,19 @@ class Block(weakref.ref[Any]):
     """
 
     __slots__ = (
-        "alive", "category", "key", "ledger", "line", "nbytes", "owner", "phase", "sliced",
+        "alive", "category", "key", "lasting", "ledger", "line", "nbytes", "owner", "phase",
         "watched",
     )  # fmt: skip
 
     alive: bool
     category: int
     key: int
+    lasting: bool
     ledger: Ledger
     line: Place
     nbytes: int
     owner: str
     phase: int
-    sliced: bool
     watched: Place | None
 
 
@@ -135,14 +135,16 @@ class Ledger:
     weak reference's callback may come at any time and from any thread.
     """
 
-    def __init__(self, *, fixed_phase: int | None = None, unsure_phase: int | None = None) -> None:
+    def __init__(
+        self, *, fixed_phases: Set[int] = frozenset(), unsure_phase: int | None = None
+    ) -> None:
         """An empty book.
 
         Args:
-            fixed_phase: where temporaries do not grow with the batch (the optimizer's step).
+            fixed_phases: where temporaries do not grow with the batch (the optimizer's step).
             unsure_phase: where they may be of one sample, or of the batch (a loader's work).
         """
-        self._fixed_phase = fixed_phase
+        self._fixed_phases = fixed_phases
         self._unsure_phase = unsure_phase
         self._half_batch_bytes = 0.0
         self._half_batch_at_most_bytes = 0.0
@@ -279,7 +281,7 @@ class Ledger:
         category = _shown_category(block)
         # a graph that an earlier step left is of that step's batch, not of this one's
         is_earlier = block.phase == BEFORE and category != INPUTS
-        fixed = block.sliced or block.phase == self._fixed_phase or is_earlier
+        fixed = block.lasting or block.phase in self._fixed_phases or is_earlier
         return not fixed and category in BATCH_CATEGORIES
 
     def _is_unsure(self, block: Block) -> bool:

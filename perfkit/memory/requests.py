@@ -179,7 +179,7 @@ class _FakeRecorder(_Recorder):
     def _book(self, device: torch.device) -> Ledger:
         return _Diary()  # their storages say that they are on meta
 
-    def _survey(self) -> Survey:
+    def _survey(self, *, graphs: bool = True) -> Survey:
         return Survey()
 
     def _find(self, tensor: Tensor) -> tuple[UntypedStorage, ...] | None:

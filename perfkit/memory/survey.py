@@ -7,8 +7,10 @@ holds is found by walking the graphs that hang on them.
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,6 +30,12 @@ from perfkit.memory.categories import (
 #: leak of `losses.append(loss)`) has millions, and the walk costs some microseconds a node.
 MAX_NODES = 200_000
 
+#: Entries of one container of an optimizer that are looked at, at most.
+MAX_ENTRIES = 10_000
+
+# The name of an optimizer's class, or the module that it comes from.
+_OPTIMIZER = re.compile(r"optimi[sz]er|(^|[._])optim([._]|$)", re.IGNORECASE)
+
 Labelled = tuple[Tensor, int]
 
 
@@ -39,7 +47,7 @@ class Survey:
         tensors: each with a category number, or None where nothing says what it is for. The
             same storage may come several times, through views.
         modules: every module that is alive.
-        parameters: the tensors whose ``.grad`` is a gradient.
+        parameters: the tensors whose ``.grad`` may be a gradient.
         compiled: code compiled by ``torch.compile`` exists in this process.
         cuda_graphs: a CUDA graph exists in this process.
         cut_short: the autograd graphs were too large to be walked to their ends.
@@ -98,19 +106,23 @@ def tensor_ids() -> set[int]:
     return {id(obj) for obj in objects if type(obj) in types}
 
 
-def survey() -> Survey:
-    """Look at every object that the garbage collector tracks (20 to 100 ms) and sort it."""
+def survey(*, graphs: bool = True) -> Survey:
+    """Look at every object that the garbage collector tracks (20 to 100 ms) and sort it.
+
+    Args:
+        graphs: also look for what only autograd graphs hold.
+    """
     seen = Survey()
     compiled = torch_compat.compiled_code_types()
-    graphs = tuple(kind for device in accelerators() if (kind := device.graph_type()))
-    wanted = (Tensor, nn.Module, Optimizer, *compiled, *graphs)
+    cuda_graphs = tuple(kind for device in accelerators() if (kind := device.graph_type()))
+    wanted = (Tensor, nn.Module, Optimizer, *compiled, *cuda_graphs)
     objects = gc.get_objects()
     # by type, not by isinstance: that would ask each object's __class__, which may run code
     types = {kind for kind in set(map(type, objects)) if issubclass(kind, wanted)}
     found = [obj for obj in objects if type(obj) in types]
-    del objects
 
     plain: list[Tensor] = []
+    loose: list[Tensor] = []
     for obj in found:
         kind = type(obj)
         if issubclass(kind, compiled):
@@ -122,10 +134,15 @@ def survey() -> Survey:
             seen.tensors.extend(optimizer_tensors(obj))
         elif issubclass(kind, Tensor):
             if issubclass(kind, nn.Parameter):
-                seen.tensors.append((obj, PARAMETERS))
+                loose.append(obj)
             plain.append(obj)
-        elif issubclass(kind, graphs):
+        elif issubclass(kind, cuda_graphs):
             seen.cuda_graphs = True
+    known = {id(tensor) for tensor, _ in seen.tensors}
+    loose = [parameter for parameter in loose if id(parameter) not in known]
+    held = _held_by_optimizers(objects) if loose else set()
+    del objects
+    seen.tensors.extend((p, OPTIMIZER_STATE if id(p) in held else PARAMETERS) for p in loose)
     seen.parameters = [tensor for tensor, category in seen.tensors if category == PARAMETERS]
     for tensor in plain:
         # only a leaf may be asked for .grad without a warning
@@ -134,8 +151,47 @@ def survey() -> Survey:
             if tensor.grad is not None:
                 seen.tensors.append((tensor.grad, GRADIENTS))
     seen.tensors.extend((t, None if t.grad_fn is None else ACTIVATIONS) for t in plain)
-    _walk_graphs(plain, seen)
+    if graphs:
+        _walk_graphs(plain, seen)
     return seen
+
+
+def _held_by_optimizers(objects: list[Any]) -> set[int]:
+    """``id`` of the tensors that optimizers of any package hold, as Keras its moments."""
+    kinds = {kind for kind in set(map(type, objects)) if _is_optimizer(kind)}
+    return {
+        id(tensor)
+        for obj in objects
+        if type(obj) in kinds
+        for value in _attributes(obj)
+        for tensor in _tensors_of(value)
+    }
+
+
+def _is_optimizer(kind: type) -> bool:
+    names = (f"{vars(one).get('__module__')}.{one.__name__}" for one in kind.__mro__)
+    return not issubclass(kind, (nn.Module, type)) and any(map(_OPTIMIZER.search, names))
+
+
+def _tensors_of(value: Any, depth: int = 3) -> Iterator[Tensor]:
+    """Tensors in nested containers, and those that another package's variables wrap."""
+    kind = type(value)
+    if issubclass(kind, Tensor):
+        yield value
+    elif issubclass(kind, (dict, list, tuple, set)):
+        entries = value.values() if issubclass(kind, dict) else value
+        for entry in islice(entries, MAX_ENTRIES if depth else 0):
+            yield from _tensors_of(entry, depth - 1)
+    else:
+        yield from (one for one in _attributes(value) if issubclass(type(one), Tensor))
+
+
+def _attributes(obj: Any) -> tuple[Any, ...]:
+    try:
+        own = object.__getattribute__(obj, "__dict__")
+    except AttributeError:  # it has slots
+        return ()
+    return tuple(own.values())
 
 
 def _walk_graphs(tensors: list[Tensor], seen: Survey) -> None:

@@ -7,20 +7,22 @@ size from then on.
 How the category of a storage is decided, the first that applies:
 
 parameters
-    of any ``nn.Module`` that is alive or was called, any ``nn.Parameter``, and what an
-    optimizer was given.
+    of any ``nn.Module`` that was made in the region, was called, or is alive at its start, its
+    first backward pass or its end; any ``nn.Parameter`` alive then, unless only an optimizer
+    holds it; and what an optimizer was given.
 gradients
     seen as the ``.grad`` of a parameter (or of another leaf that requires one) at the end of a
     backward pass, when an optimizer steps, or at the region's start or end.
 optimizer state
-    seen in ``optimizer.state`` after a step, or at the region's start or end.
+    seen in ``optimizer.state`` after a step, or at the region's start, first backward pass or
+    end; then also an ``nn.Parameter`` of no module that another package's optimizer holds.
 buffers
-    of any ``nn.Module`` that is alive or was called.
+    of any ``nn.Module``, as its parameters.
 inputs
     handed to a module that was not called by another module, and not computed by autograd or
     by a module; or first seen as an operator's argument (it came from numpy, a DataLoader's
-    worker or another thread); or made outside of modules, untouched by autograd, and alive
-    when a backward pass began (targets, masks, a batch on its device).
+    worker or another thread); or made outside of modules, untouched by autograd, not from
+    weights alone, and alive when a backward pass began (targets, masks, a batch on its device).
 activations
     made in a forward pass (by an operator that autograd records, or inside a module) and
     alive when a backward pass began; recomputed during it (checkpointing); recorded by autograd
@@ -28,7 +30,7 @@ activations
     region's start.
 temporary
     made in the region, none of the above, and freed in it: gradients of activations,
-    workspaces and intermediate results.
+    workspaces, intermediate results and copies of weights.
 other
     none of the above and alive at the region's end, or there before it.
 
@@ -48,15 +50,17 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, UntypedStorage, nn
 from torch.nn.modules.module import (
+    register_module_buffer_registration_hook,
     register_module_forward_hook,
     register_module_forward_pre_hook,
+    register_module_parameter_registration_hook,
 )
 from torch.optim import Optimizer
 from torch.optim.optimizer import (
@@ -72,8 +76,10 @@ from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.user_code import is_user_code
 from perfkit.memory.categories import (
     ACTIVATIONS,
+    BUFFERS,
     GRADIENTS,
     INPUTS,
+    OPTIMIZER_STATE,
     PARAMETERS,
     UNDECIDED,
 )
@@ -95,9 +101,18 @@ else:
 
 # Phases: where a block was made. BEFORE is 0, in ledger.py.
 _ARRIVED, _DATA, _NO_GRAD, _MODULE, _RECORDED, _BACKWARD, _RECOMPUTED, _OPTIMIZER = range(1, 9)
-_MAY_BE_INPUT = frozenset({BEFORE, _ARRIVED, _DATA, _NO_GRAD})
+# … outside of modules, from weights alone: an average of them, a snapshot, their norms
+_OF_WEIGHTS = 9
+_MAY_BE_INPUT = frozenset({BEFORE, _ARRIVED, _DATA, _NO_GRAD, _OF_WEIGHTS})
 _COMPUTED = frozenset({_MODULE, _RECORDED})
 _FORWARD = _COMPUTED | {_DATA}
+# What has a size of its own, whatever the batch is.
+_WEIGHTS = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS})
+_FIXED = frozenset({_OPTIMIZER, _OF_WEIGHTS})
+
+# What is taken for a part of the batch, and outlives more steps of optimizers than this, is none:
+# several losses, and several steps of one, may share a batch.
+_MOST_STEPS = 8
 
 # What stands for a module, and for a line, where there is none.
 _NO_MODULE = {
@@ -128,13 +143,14 @@ PHASES = {
     _BACKWARD: "backward",
     _RECOMPUTED: "backward",
     _OPTIMIZER: "optimizer",
+    _OF_WEIGHTS: "no grad",
 }
 
 # Kinds of argument and result types.
 _NO_TENSOR, _PLAIN, _SEQUENCE, _ODD = range(4)
 
-# What an operator can do to storages (torch_compat.makes_storage).
-_NOTHING, _NEW, _RESIZE = range(3)
+# What an operator can do to storages (torch_compat.makes_storage), or it fills one.
+_NOTHING, _NEW, _RESIZE, _COPY = range(4)
 
 # Forward blocks that wait for a backward pass, before the freed among them are dropped: a loop
 # without backward must not collect them for ever.
@@ -211,7 +227,9 @@ class Tracker(_DispatchMode):
         self._optimizers: dict[int, int] = {}
         self._in_step = False
         self._step_made: list[Block] = []
+        self._guessed: list[tuple[int, Block]] = []  # inputs, as it seems, since which step
         self._gradients_known = False
+        self._has_looked = False  # around, at the first backward pass
         # Blocks whose storage has died, until the next look. What a weak reference calls must not
         # be Python code: a signal's handler would run in it, and Python ignores what that raises.
         self._dead: deque[Block] = deque()
@@ -287,6 +305,7 @@ class Tracker(_DispatchMode):
             self._dead.clear()
             self._pending.clear()
             self._step_made.clear()
+            self._guessed.clear()
             self._parameters.clear()
 
     def end(self) -> None:
@@ -336,6 +355,8 @@ class Tracker(_DispatchMode):
     def _hook(self) -> None:
         guarded = self.instrument.hook
         handles = (
+            register_module_parameter_registration_hook(guarded(self._before_parameter)),
+            register_module_buffer_registration_hook(guarded(self._before_buffer)),
             register_module_forward_pre_hook(guarded(self._before_forward)),
             register_optimizer_step_pre_hook(guarded(self._before_step)),
             register_optimizer_step_post_hook(guarded(self._after_step)),
@@ -357,8 +378,8 @@ class Tracker(_DispatchMode):
         while self._undo:
             self._undo.pop()()
 
-    def _survey(self) -> Survey:
-        return survey()
+    def _survey(self, *, graphs: bool = True) -> Survey:
+        return survey(graphs=graphs)
 
     def _find(self, tensor: Tensor) -> tuple[UntypedStorage, ...] | None:
         return storages_of(tensor)
@@ -366,7 +387,7 @@ class Tracker(_DispatchMode):
     def _book(self, device: torch.device) -> Ledger | None:
         if device.type == "meta":
             return None
-        return Ledger(fixed_phase=_OPTIMIZER, unsure_phase=_DATA)
+        return Ledger(fixed_phases=_FIXED, unsure_phase=_DATA)
 
     def _take_stock(self, seen: Survey) -> None:
         for tensor, category in seen.tensors:
@@ -376,7 +397,19 @@ class Tracker(_DispatchMode):
         self._know_paths(seen.modules)
         self._remember(seen)
 
+    def _look_around(self) -> None:
+        """What was made in the region so far may be gone at its end, and is known now."""
+        self._has_looked = True
+        seen = self._survey(graphs=False)
+        self._label_seen(seen)
+        self._know_paths(seen.modules)
+
     def _take_leave(self, seen: Survey) -> None:
+        self.unseen_bytes = sum(self._label_seen(seen).values())
+        self._remember(seen)
+
+    def _label_seen(self, seen: Survey) -> dict[int, int]:
+        """Label what has a block; the sizes of the other storages, by their ids."""
         unseen: dict[int, int] = {}
         for tensor, category in seen.tensors:
             storages = self._find(tensor) or ()
@@ -388,8 +421,7 @@ class Tracker(_DispatchMode):
                 elif category is not None and category != ACTIVATIONS:
                     # what a graph still holds was labelled by phase, which knows inputs
                     _label(block, category)
-        self.unseen_bytes = sum(unseen.values())
-        self._remember(seen)
+        return unseen
 
     def _remember(self, seen: Survey) -> None:
         self.compiled |= seen.compiled
@@ -408,6 +440,10 @@ class Tracker(_DispatchMode):
             makes = self._makes.get(id(func))
             if makes is None:
                 makes = self._learn(func)
+            if makes == _COPY:
+                makes = _NOTHING
+                if self._counting:
+                    self._copied(*args[:2])
             if makes != _NOTHING and self._counting:
                 self.n_operators += 1
                 live, kinds, dead = self._live, self._kinds, self._dead
@@ -458,7 +494,8 @@ class Tracker(_DispatchMode):
         return result
 
     def _learn(self, func: Any) -> int:
-        makes = torch_compat.makes_storage(func)
+        is_copy = func is torch.ops.aten.copy_.default
+        makes = _COPY if is_copy else torch_compat.makes_storage(func)
         self._functions.append(func)
         self._makes[id(func)] = makes
         return makes
@@ -529,6 +566,8 @@ class Tracker(_DispatchMode):
             phase = _RECORDED
         elif self._stack:
             phase = _MODULE
+        elif self._is_of_weights(args):
+            phase = _OF_WEIGHTS
         else:
             phase = _DATA if grad else _NO_GRAD
         block = self._admit(storage, phase, category)
@@ -554,6 +593,41 @@ class Tracker(_DispatchMode):
                 return True
         return False
 
+    def _copied(self, target: Tensor, source: Tensor) -> None:
+        """An empty tensor may become a copy of weights; copy.deepcopy copies tensors so."""
+        for storage in self._storages(target):
+            block = self._live.get(id(storage))
+            if (
+                block is not None
+                and block.phase in (_DATA, _NO_GRAD)
+                and block.category == UNDECIDED
+                and target.nbytes == block.nbytes
+                and self._is_of_weights((source,))
+            ):
+                block.phase = _OF_WEIGHTS
+
+    def _tensors(self, args: Iterable[Any]) -> Iterator[Tensor]:
+        for value in args:
+            kind = self._kind(value)
+            if kind == _SEQUENCE:
+                yield from self._tensors(value)
+            elif kind != _NO_TENSOR:
+                yield value
+
+    def _is_of_weights(self, args: Iterable[Any]) -> bool:
+        """Whether these are parameters, their like, and what was made from them; numbers aside."""
+        found = False
+        for tensor in self._tensors(args):
+            blocks = [self._live.get(id(storage)) for storage in self._storages(tensor)]
+            if blocks and all(
+                block is not None and (block.category in _WEIGHTS or block.phase == _OF_WEIGHTS)
+                for block in blocks
+            ):
+                found = True
+            elif tensor.numel() > 1:  # else a learning rate, a decay
+                return False
+        return found
+
     # --- blocks -------------------------------------------------------------------------
 
     def _admit(
@@ -576,7 +650,7 @@ class Tracker(_DispatchMode):
         block.phase = phase
         block.category = category
         block.alive = True
-        block.sliced = False
+        block.lasting = False
         block.ledger = ledger
         block.line = _NO_LINE.get(phase, _NO_USER_LINE)
         block.watched = None
@@ -660,7 +734,7 @@ class Tracker(_DispatchMode):
         new = self._admit(storage, old.phase or _ARRIVED, old.category)
         if new is not None:
             new.line, new.watched, new.owner = old.line, old.watched, old.owner
-            new.sliced = old.sliced
+            new.lasting = old.lasting
 
     # --- labels -------------------------------------------------------------------------
 
@@ -766,6 +840,17 @@ class Tracker(_DispatchMode):
             self.bury_dead()
         return here
 
+    def _before_parameter(self, module: nn.Module, name: str, parameter: Any) -> None:
+        self._registered(parameter, PARAMETERS)
+
+    def _before_buffer(self, module: nn.Module, name: str, buffer: Any) -> None:
+        self._registered(buffer, BUFFERS)
+
+    def _registered(self, tensor: Any, category: int) -> None:
+        """A module gets it; what is copied from it from now on is a copy of weights."""
+        if isinstance(tensor, Tensor) and not nn.parameter.is_lazy(tensor) and self._here():
+            self._label_all([(tensor, category)])
+
     def _before_forward(self, module: nn.Module, args: Any) -> None:
         if not self._here():
             return
@@ -797,7 +882,7 @@ class Tracker(_DispatchMode):
                 elif block.phase in _MAY_BE_INPUT:
                     _label(block, INPUTS)
                     # half of it or less: not a batch with a little cut off
-                    block.sliced |= 2 * value.nbytes <= block.nbytes
+                    block.lasting |= 2 * value.nbytes <= block.nbytes
         elif depth and isinstance(value, dict):
             for item in value.values():
                 self._label_inputs(item, depth - 1)
@@ -810,9 +895,14 @@ class Tracker(_DispatchMode):
         self._task = task
         if task < 0:
             return
+        if not self._has_looked:
+            self._look_around()
         for block in self._pending:
-            if block.alive:
-                _label(block, INPUTS if block.phase == _DATA else ACTIVATIONS)
+            if not block.alive or block.phase == _OF_WEIGHTS:
+                continue
+            _label(block, INPUTS if block.phase == _DATA else ACTIVATIONS)
+            if block.category == INPUTS:
+                self._guessed.append((self.n_steps, block))
         if self._on_backward is not None:
             self._on_backward([b for b in self._pending if b.alive and b.phase in _COMPUTED])
         self._pending.clear()
@@ -822,6 +912,16 @@ class Tracker(_DispatchMode):
     def _after_backward(self) -> None:
         if self._counting:
             self._label_gradients()
+
+    def _find_lasting(self) -> None:
+        """A data set, or a mask, that the region made: no part of a single batch."""
+        waiting = []
+        for since, block in self._guessed:
+            if block.alive and self.n_steps - since > _MOST_STEPS:
+                block.lasting = True
+            elif block.alive:
+                waiting.append((since, block))
+        self._guessed = waiting
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._here():
@@ -845,6 +945,7 @@ class Tracker(_DispatchMode):
         if is_capturing():
             return  # into a CUDA graph: it was not run, and nothing may be waited for meanwhile
         self.n_steps += 1
+        self._find_lasting()
         if self.n_steps == self._max_steps:
             # the hooks stay until stop(): torch is iterating over them right now
             self.end()

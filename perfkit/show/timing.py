@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _WHICH = {False: "first ÷ second", True: "second ÷ first"}
 _BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's palette
-# A phase below this share of the run is not worth a word.
-_LEAST_SHARE = 0.005
 _IN_MS = {"µs": 1e-3, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -160,7 +158,7 @@ def _extent(run: RunSummary) -> str:
 
 def phase_lines(run: RunSummary) -> tuple[str, ...]:
     """Where the time of the whole run went, in one line; none where that was not watched."""
-    told = [one for one in run.phases if one.share >= _LEAST_SHARE]
+    told = [one for one in run.phases if one.seconds]  # a short one has run, too
     if not told:
         return ()
     said = ", ".join(f"{one.name.replace('_', ' ')} {fmt_share(one.share)}" for one in told)

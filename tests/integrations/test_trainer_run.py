@@ -19,6 +19,7 @@ from torch.nn.modules import module as torch_module
 from perfkit.base.errors import MeasurementError, MissingError, UsageError
 from perfkit.base.machine.busy import Busy
 from perfkit.integrations import TrainerRun
+from perfkit.show.timing import phase_lines
 from tests.left_running import n_optimizer_step_hooks
 
 MS = 1_000_000
@@ -143,6 +144,23 @@ def test_every_phase_of_a_run_has_its_time(loop: Loop) -> None:
     assert run.summary.step is not None
     assert run.summary.step.median == pytest.approx(11)
     assert run.summary.wait_share == pytest.approx(2 / 11)
+
+
+def test_a_short_phase_is_named_too(loop: Loop) -> None:
+    """A fused optimizer's step took less than 0.5 %, and the run seemed to have had none."""
+    loop.optimizer.register_step_post_hook(lambda *_: loop.clock.ms(0.001))
+    run = TrainerRun(live=False, now=loop.clock)
+    run.begin("made")
+    for batch in loop.loader:
+        loop.backward(batch)
+        loop.step()
+        run.step()
+    run.end("finished")
+    (line,) = phase_lines(run.summary)
+    assert ", optimizer < 0.1 %" in line
+    # of what has not run, nothing is said
+    assert "checkpoint" not in line
+    assert "other" not in line
 
 
 def _trained(loop: Loop, mark: Any) -> TrainerRun:

@@ -189,3 +189,20 @@ def test_it_is_predicted_where_little_is_unknown_and_something_is_saved(
     totals.half_batch_at_most_bytes = half
     totals.curve = []  # no batch was seen
     assert _half_batch(totals, parts, 100, 0) is None
+
+
+def test_a_data_set_that_the_region_makes_does_not_shrink() -> None:
+    """A loader's batches are copies of its rows, so no module is handed a part of it."""
+
+    def train(batch: int) -> None:
+        data = torch.utils.data.TensorDataset(torch.randn(1024, 1024))
+        model = nn.Linear(1024, 4)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for (x,) in torch.utils.data.DataLoader(data, batch):
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+
+    whole, half = account(lambda: train(64)), account(lambda: train(32))
+    assert whole.at_peak_bytes["inputs"] >= 4 * 1024 * 1024
+    assert whole.half_batch_peak_bytes == pytest.approx(half.peak_bytes, rel=0.03)

@@ -32,7 +32,7 @@ def _block(
     block = Block(memory)
     block.key, block.nbytes, block.phase = id(memory), nbytes, phase
     block.category, block.alive, block.ledger = category, True, book
-    block.sliced = False
+    block.lasting = False
     block.line, block.watched, block.owner = ("train.py", nbytes, "step"), None, "net"
     if phase == BEFORE:
         book.add_before(block)
