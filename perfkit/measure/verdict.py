@@ -180,7 +180,7 @@ class RunSummary(Shown):
         drift: of the step time, if it is clear and at least 5 %.
         memory: readings and creep; None if there were no readings.
         update_share: share of the run taken by live updates and looking at batches; not part of any
-            step.
+            step. The last update comes after the run, and counts as a part of it.
         curve: the points to draw.
         warnings: reasons to doubt this.
         provenance: where and when it was measured.
@@ -254,6 +254,7 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         warnings += [w for w in step.warnings if not w.startswith("drift")]
     warnings += facts.problems
     batches_per_s = facts.n_batches * per_s if per_s else None
+    whole_s = max(facts.wall_s, facts.total_ms / 1e3 + facts.update_s)
     why = loader_cause(
         facts.loading,
         lost=share or 0.0,
@@ -278,7 +279,7 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         starts_ms=tuple(wait for _, _, wait in facts.starts),
         drift=drift,
         memory=memory,
-        update_share=facts.update_s / facts.wall_s if facts.wall_s > 0 else 0.0,
+        update_share=facts.update_s / whole_s if whole_s > 0 else 0.0,
         curve=_curve(steps, readings),
         warnings=tuple(warnings),
         provenance=stamp(

@@ -203,7 +203,11 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
         else:
             entries.append(entry)
             wait = LineWait(entry_of(one), one.site, one.facts)
-            if strength(wait.facts) >= strength(waits.get(wait[:2], wait).facts):
+            # a backward pass goes away with what is written forward, here or in another line
+            is_of_forward = one.backward and waits
+            if not is_of_forward and strength(wait.facts) >= strength(
+                waits.get(wait[:2], wait).facts
+            ):
                 waits[wait[:2]] = wait
         if op not in ops:
             ops.append(op)

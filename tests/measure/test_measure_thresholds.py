@@ -317,6 +317,13 @@ def _run(step_ms: Steps | np.ndarray, first_wait_ms: float = 0.0, **known: objec
     return summarize_run(dataclasses.replace(facts, **known))  # type: ignore[arg-type]
 
 
+def test_watching_never_takes_more_than_the_run() -> None:
+    """The last update, drawn after a run of 30 ms, was "111 % of the run"."""
+    assert _run([10.0] * 3, update_s=0.033).update_share == pytest.approx(33 / 63)
+    # what came within a longer run is a part of its wall time
+    assert _run([10.0] * 30, wall_s=0.4, update_s=0.02).update_share == pytest.approx(0.05)
+
+
 def _slow_at(numbers: list[int], slow_ms: Steps | float, n: int = 120) -> np.ndarray:
     step_ms = np.full(n, 10.0)
     step_ms[[number - 1 for number in numbers]] = slow_ms

@@ -63,6 +63,20 @@ def test_one_entry_a_line_with_its_backward(net: nn.Module) -> None:
     assert sync.count == 2
 
 
+def test_a_line_that_also_calls_backward_is_advised_what_it_writes_forward() -> None:
+    """Of its backward pass alone, the advice was ``y = torch.where(mask, x * 2, x)``."""
+    model = nn.Linear(4, 3)
+    x, y, mask = torch.randn(8, 4), torch.randint(0, 3, (8,)), torch.arange(8) < 3
+
+    def step() -> None:
+        nn.functional.cross_entropy(model(x)[mask], y[mask]).backward()
+
+    (sync,) = find_syncs(step)
+    assert "somewhere in this backward pass" in sync.op
+    assert "y.masked_fill(~mask, -100).flatten()).backward()" in sync.instead
+    assert "x * 2" not in sync.instead
+
+
 def test_backward_of_an_assignment_into_a_view_goes_to_its_line(net: nn.Module) -> None:
     def step() -> None:
         y = net(torch.randn(4, 3))

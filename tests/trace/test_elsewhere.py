@@ -196,6 +196,8 @@ def test_an_evaluation_in_a_recorded_step_is_no_measure_for_later_ones() -> None
     found = elsewhere(ends, 0.0, at, [1e3 * x for x in lengths[2:8]], samples, _lines_of)
     assert found is not None
     assert [s.numbers for s in found.stretches] == [(5, 15, 25)]
+    # nothing lies between these
+    assert "in every 10th step (steps 5, 15 and 25;" in found.sentence()
 
 
 def test_nothing_recorded_says_nothing() -> None:

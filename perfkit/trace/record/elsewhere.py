@@ -265,9 +265,9 @@ def _which(slow: Sequence[int], n_steps: int) -> str:
     if len(numbers) > 2 and len(gaps) == 1:
         (gap,) = gaps
         if gap > 1:
-            return (
-                f"in every {_ordinal(gap)} step (steps {numbers[0]}, {numbers[1]} … {numbers[-1]})"
-            )
+            join = " and " if len(numbers) == 3 else " … "
+            shown = f"{numbers[0]}, {numbers[1]}{join}{numbers[-1]}"
+            return f"in every {_ordinal(gap)} step (steps {shown})"
         return f"in steps {numbers[0]} to {numbers[-1]}"
     if len(numbers) > n_steps / 2:
         return f"in {len(numbers)} of the {n_steps} steps"
