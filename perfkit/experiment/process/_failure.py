@@ -160,7 +160,9 @@ def innermost(dump: str) -> str:
     frames = re.findall(r'File "(.+?)", line (\d+) in (\S+)', blocks[-1])
     if not frames:
         return ""
-    users = [f for f in frames if not is_library(f[0])]
+    # perfkit starts its processes by a command, which is no line of the notebook
+    started_by = ("<string>", "<module>")
+    users = [f for f in frames if not is_library(f[0]) and (f[0], f[2]) != started_by]
     file, line, function = (users or frames)[0]
     waits = any("dataloader.py" in f[0] for f in frames[:12])
     place = f"line {line} in {function} ({short_name(file)})"
@@ -225,12 +227,9 @@ def _from_user(tb: TracebackType | None, own_files: frozenset[str]) -> Traceback
 
 
 def is_library(filename: str) -> bool:
-    """Whether this is code of Python, an installed package or perfkit.
-
-    ``<string>`` is the command line by which perfkit starts its processes, or generated code.
-    """
+    """Whether this is code of Python, an installed package or perfkit."""
     return (
-        filename.startswith(("<frozen", "<string>", _STDLIB, _PERFKIT))
+        filename.startswith(("<frozen", _STDLIB, _PERFKIT))
         or "site-packages" in filename
         or "dist-packages" in filename
     )
