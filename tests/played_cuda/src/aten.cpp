@@ -179,7 +179,8 @@ at::Generator next_generator(const std::optional<at::Generator>& given) {
                           : at::cuda::detail::getDefaultCUDAGenerator();
   std::lock_guard<std::mutex> g(gen.mutex());
   uint64_t seed = gen.current_seed(), offset = gen.get_offset();
-  gen.set_offset(offset + 4);
+  // as torch's kernels do; set_offset would let an RNN with dropout read a new seed in each call
+  at::check_generator<at::CUDAGeneratorImpl>(gen)->set_philox_offset_per_thread(offset + 4);
   return at::detail::createCPUGenerator(seed * 0x9e3779b97f4a7c15ull + offset);
 }
 
