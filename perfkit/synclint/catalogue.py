@@ -382,6 +382,16 @@ _ENTRIES: dict[str, Entry] = {
         slow="y = torch.normal(x.detach(), x0.abs())",
         alike="y = torch.normal(x.detach(), 1.0)",
     ),
+    "dropout_seed": Entry(
+        op="an LSTM, GRU or RNN with dropout",
+        why="in training, cuDNN's dropout needs a seed that is drawn on the GPU and read back: at "
+        "the first call in a process, and at the next one after the generator's seed or state was "
+        "set",
+        instead="pass  # it needs no seed in each step: torch.manual_seed() once, before the loop",
+        slow="rnn = torch.nn.GRU(5, 4, 2, dropout=0.1).to(x.device)\ntorch.manual_seed(0)\n"
+        "y = rnn(x)[0]",
+        alike="rnn = torch.nn.GRU(5, 4, 2).to(x.device)\ntorch.manual_seed(0)\ny = rnn(x)[0]",
+    ),
     "distribution": Entry(
         op="a torch.distributions object with argument checks",
         why="it looks whether all of its arguments are valid, and the host waits for the answer",

@@ -17,15 +17,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
-import torch
-
 from perfkit.base.user_code import is_user_code, package_path
-from perfkit.synclint.catalogue import CATALOGUE
+from perfkit.synclint.catalogue import CATALOGUE, COPIES
 from perfkit.synclint.facts import Facts
 from perfkit.synclint.sites import Site
+from perfkit.synclint.uses import (
+    READS,
+    SAYS,
+    Use,
+    around,
+    decides,
+    last_name,
+    later_uses,
+    own,
+    use_of,
+)
 
 # A longer expression in a snippet is harder to read than a name that stands for it.
 _LONGEST = 60
+_SHORT = 30
 _CAPITAL = re.compile(r"\b[A-Z]\b")
 # What needs no parentheses before a dot or in a product.
 _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant, ast.List)
@@ -35,17 +45,9 @@ _INDEX_PUTS = frozenset({"index_put", "index_put_value"})
 _REPEATED = (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 # Python asks in these whether a part is true.
 _SHORT_CUTS = (ast.BoolOp, ast.Not, ast.IfExp)
-_SAYS = re.compile(
-    r"^(print|display|format|log\w*|info|debug|warning|write|add_scalars?|set_postfix\w*|"
-    r"set_description\w*)$"
-)
 
 # {K} is what the value needs to stay what it is (see perfkit.synclint.facts), if anything.
 _STAYS = "X.detach(){K}"
-# Calls that tell somebody, and change nothing that the next step builds on.
-_REMARKS = re.compile(
-    rf"{_SAYS.pattern}|^(warn\w*|error|exception|critical|fail|exit|_exit|breakpoint|set_trace)$"
-)
 _AFTER = "# keep it on the device, read it once, after the loop"
 _WEIGH = (
     "# for a mean of the chosen, keep all and weigh with the mask; in a loss, mark what to leave\n"
@@ -74,7 +76,6 @@ _BELOW = _COUNTS.replace("zeros(6", "zeros(N")
 _WEIGHTED = "counts = W.new_zeros(6).scatter_add_(0, X.long(), W)"
 # What reads a tensor that has come to the host.
 _ON_THE_HOST = ("numpy", "tolist", "item")
-_READS = frozenset({"cpu", "float", "int", "item", "numpy", "tolist"})
 # Methods whose arguments are no tensors.
 _SHAPES = frozenset(
     {
@@ -82,15 +83,15 @@ _SHAPES = frozenset(
         "permute", "repeat", "reshape", "split", "squeeze", "sum", "transpose", "unsqueeze", "view",
     }
 )  # fmt: skip
-_ARRAYS = frozenset({"cpu", "numpy"})
-# Calls that take a tensor as gladly as a number or an array.
-_TAKES_TENSORS = frozenset({"add", "append", "appendleft", "extend", "insert", "put", "update"})
-_OWN_ARITHMETIC = frozenset({"abs", "dict", "isinstance", "len", "list", "sum", "tuple", "type"})
 _TEXT = (
     "# the digits of a text must be on the host: make the text only in steps that show it, or\n"
     "# keep the values on the device and read them once, for many steps"
 )
 _RARE = "# not in every step as it is: leave it, or do it less often still"
+_LEAVE = "if it stays that rare, leave it as it is"
+# Fewer steps than these do not tell what is rare; what runs once in so many does not cost much.
+_ENOUGH_STEPS = 3
+_RARE_STEPS = 10
 _ONCE = "# it runs once, outside of the loop: leave it as it is"
 _LATER = "# a tensor; look at it when the step is over"
 _DECIDES = (
@@ -101,6 +102,17 @@ _INDEX = (
     "# as an index or a key it must be a number on the host: use a size that you know, or count\n"
     "# on the device (scatter_add_) and read the counts once, after the loop"
 )
+_CALLER = (
+    "# whoever calls this gets it: where it is needed on the host there (an index, a test, a step\n"
+    "# of an environment), the wait stays; where it is only added up, or shown now and then:"
+)
+_CALLER_DECIDES = (
+    "# whoever calls this gets the answer: where it decides what runs next, the wait stays; else\n"
+    "# return the tensor, and ask once, after the loop"
+)
+_FIRST = "# only at its first call in a process: leave it as it is"
+_UNUSED = "# nothing uses the value: leave the line out, unless it is there to wait"
+_GOES = "# then the line does nothing: leave it out"
 _LIKE_THIS = "# no rewrite of this very line is known; with other names, for example:"
 _WHERE_MADE = (
     "# it looks at what it is asked about; where the distribution is made, say\n"
@@ -109,8 +121,8 @@ _WHERE_MADE = (
 # What their snippet says holds for the call, whatever its line looks like.
 _OF_THE_CALL = frozenset(
     {
-        "clip_grad", "ctc", "empty_cache", "get_scale", "grad_scaler", "load_to_device",
-        "loops_of_graph", "save", "synchronize", "wait_for_stream",
+        "clip_grad", "ctc", "dropout_seed", "empty_cache", "get_scale", "grad_scaler",
+        "load_to_device", "loops_of_graph", "save", "synchronize", "wait_for_stream",
     }
 )  # fmt: skip
 _MADE_ON_HOST = re.compile(r"^torch\.(tensor|Tensor|as_tensor|from_numpy|[A-Z]\w+Tensor)\(")
@@ -127,6 +139,8 @@ _SAMPLE = (
     "# leave each sample on the host, and copy the batch, in the loop, from pinned memory:\n"
     "# DataLoader(…, pin_memory=True), then .to(device, non_blocking=True)"
 )
+# Entries of copies that a data set makes of a sample.
+_SENT = frozenset({"copy_to_device", "tensor_to_device"})
 # From pageable memory the driver may keep the host waiting whatever non_blocking says.
 _PINNED = "# from pinned memory only: a batch of DataLoader(…, pin_memory=True)"
 _PINNED_INDEX = "# from pinned memory only; better, make the positions on the device (device=…)"
@@ -493,11 +507,15 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
 
 @dataclass(frozen=True)
 class _Match:
-    """A cure that fits: the node of the user's that it is for, and what the capitals stand for."""
+    """A cure that fits: the node of the user's that it is for, and what the capitals stand for.
+
+    ``notes`` are comments above the line, before the cure's own.
+    """
 
     cure: _Cure
     node: ast.AST
     bound: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
 
 class _Line:
@@ -512,13 +530,17 @@ class _Line:
         is_rare: bool = False,
         is_looped: bool = False,
         later: Sequence[ast.stmt] = (),
+        thinned: Sequence[ast.stmt] = (),
+        is_shown: bool = False,
     ) -> None:
         self.statement = statement
         self.later = later  # what follows it and reads what it assigns
+        self.thinned = thinned  # those of them that run in few steps
+        self.is_shown = is_shown  # a cell shows the value of its last line
         self.is_after_all = is_after_all  # before or after the loop of a script or cell
         self.is_rare = is_rare
         self.is_looped = is_looped  # beside training, in a loop of its own: a rollout, a validation
-        self.is_compound = hasattr(statement, "body")
+        self.is_compound = hasattr(statement, "body") or isinstance(statement, ast.Assert)
         self._lines = source.splitlines()
 
     def code(self, node: ast.AST) -> str:
@@ -536,14 +558,23 @@ class _Line:
 
     def own(self) -> Iterator[ast.AST]:
         """Its nodes, without those of statements in it."""
-        return _own(self.statement)
+        return own(self.statement)
 
     def nodes(self, site: Site) -> list[ast.AST]:
-        """Where to look: what the instruction evaluates and its parts first, then all others."""
+        """Where to look: what the instruction evaluates, its parts and what it is part of.
+
+        All others only where Python does not say what it evaluates: they may wait, too.
+        """
         here = self.running(site)
         parts = [n for node in here for n in ast.walk(node)]
-        around = [up for node in here for up in self.around(node)]
-        return [self.statement, *here, *parts, *around, *self.own()]
+        above = [up for node in here for up in self.around(node)]
+        near = [self.statement, *here, *parts, *above]
+        return near if here else [*near, *self.own()]
+
+    def holds(self, site: Site) -> bool:
+        """Whether this instruction is on another line of the same statement."""
+        last = self.statement.end_lineno or self.statement.lineno
+        return not self.is_compound and self.statement.lineno <= site.line <= last
 
     def running(self, site: Site) -> list[ast.AST]:
         """What the instruction evaluates; empty where Python does not say."""
@@ -555,7 +586,7 @@ class _Line:
 
     def around(self, node: ast.AST) -> list[ast.AST]:
         """What it is part of within the statement, innermost first."""
-        return _around(self.statement, node)
+        return around(self.statement, node)
 
     def replaced(self, texts: Mapping[ast.AST, str]) -> str:
         """The statement with these texts in place of these nodes."""
@@ -576,23 +607,6 @@ class _Line:
             start, end = node.col_offset, node.end_col_offset  # type: ignore[attr-defined]
             line = line[:start] + names[node].encode() + line[end:]
         return line[self.statement.col_offset :].decode()
-
-
-def _own(statement: ast.stmt) -> Iterator[ast.AST]:
-    todo: list[ast.AST] = [statement]
-    while todo:
-        node = todo.pop()
-        yield node
-        todo += [n for n in ast.iter_child_nodes(node) if not isinstance(n, ast.stmt)]
-
-
-def _around(statement: ast.stmt, node: ast.AST) -> list[ast.AST]:
-    parents = {child: one for one in _own(statement) for child in ast.iter_child_nodes(one)}
-    found = []
-    while node in parents:
-        node = parents[node]
-        found.append(node)
-    return found
 
 
 def _with(node: Any, names: Mapping[ast.AST, str]) -> Any:
@@ -622,27 +636,38 @@ def _overlap(nodes: Sequence[ast.AST]) -> bool:
 
 
 class LineWait(NamedTuple):
-    """A wait: its entry of the catalogue, its place, and what its cure must know of the tensors."""
+    """A wait: its entry of the catalogue, its place, and what its cure must know of the tensors.
+
+    ``times`` is how often it was seen; 0 where that is not known.
+    """
 
     entry: str
     site: Site
     facts: Facts = ()
+    times: int = 0
 
 
-def cures(waits: Sequence[LineWait], inside: str = "") -> str:
+def cures(
+    waits: Sequence[LineWait],
+    inside: str = "",
+    beside: Sequence[LineWait] = (),
+    n_steps: int = 0,
+) -> str:
     """Code that does without these waits of one line, in the names of that line.
 
     Args:
         waits: each of them.
         inside: the line of a library that asked, where that line only called it.
+        beside: those of other lines; those in the same statement are rewritten with it.
+        n_steps: how many optimizer steps ran meanwhile; 0 where that is not known.
     """
     line = _line_of(waits[0].site) if waits else None
     if line is not None and line.is_after_all:
         return _ONCE
-    found = _cures(waits, line, inside)
+    found = _cures(waits, line, inside, beside, n_steps)
     file = waits[0].site.file if waits else ""
     package = package_path(file).partition("/")[0]
-    if not package or is_user_code(file) or found == _RARE:
+    if not package or is_user_code(file) or found == _RARE or found.endswith(_LEAVE):
         return found
     return (
         f"# a line of {package}, not of your code: an option of what you call may avoid it;\n"
@@ -650,48 +675,104 @@ def cures(waits: Sequence[LineWait], inside: str = "") -> str:
     )
 
 
-def _cures(waits: Sequence[LineWait], line: _Line | None, inside: str) -> str:
+def _cures(
+    waits: Sequence[LineWait],
+    line: _Line | None,
+    inside: str,
+    beside: Sequence[LineWait],
+    n_steps: int,
+) -> str:
     said: list[str] = []
     rewritten: list[_Match] = []
     puts = any(wait.entry in _INDEX_PUTS for wait in waits)
-    for entry, site, facts in dict.fromkeys(waits):
-        if puts and entry == "index":
+    for wait in dict.fromkeys(waits):
+        if puts and wait.entry == "index":
             continue  # the right side of `x[mask] = x[mask] * 2`: goes with the left
-        found = None
-        if line is not None:
-            seldom = _is_seldom_enough(entry, line)
-            if line.is_rare and (seldom or (entry in _READS and not line.is_looped)):
-                said.append(_RARE)
-                continue
-            if seldom:
-                said.append(
-                    f"if step % 100 == 0:  # not in every step\n    {line.code(line.statement)}"
-                )
-                continue
-            found = _match(entry, line, site, facts)
-        skips = _skips_not_finite(entry, line) if found is None and line is not None else ""
-        taker = ""
-        if found is not None and line is not None and _is_index(entry, line, found.node):
-            said.append(_INDEX)
-            continue
-        if found is not None and line is not None:
-            taker = _taker(entry, line.statement, found.node) or _later_taker(entry, line)
-        if found is None:
-            said.append(skips or _in_general(entry, inside, line))
-        elif taker == "format":
-            said.append(_TEXT)
-        elif taker:
-            said.append(
-                f"# {taker}() takes it on the host: the wait goes only with that call. Make it "
-                "less often,\n# or once for the values of many steps"
-            )
-        elif found.cure.snippet:
-            said.append(_filled(found.cure.snippet, found.bound))
+        found = _cure(wait, line, inside, n_steps)
+        if isinstance(found, str):
+            said.append(found)
         elif found.node not in [one.node for one in rewritten]:
             rewritten.append(found)
     if rewritten and line is not None:
+        for wait in beside:
+            if line.holds(wait.site):
+                found = _cure(wait, line, "", n_steps)
+                if not isinstance(found, str) and found.node not in [m.node for m in rewritten]:
+                    rewritten.append(found)
         said.insert(0, _rewritten(line, rewritten))
     return "\n".join(dict.fromkeys(said))
+
+
+def _cure(wait: LineWait, line: _Line | None, inside: str, n_steps: int) -> str | _Match:
+    """What helps with one wait: in words, or what to write in its place."""
+    entry, site, facts, count = wait
+    if n_steps >= _ENOUGH_STEPS and (count == 1 or 0 < _RARE_STEPS * count <= n_steps):
+        seen = (
+            "it ran once, not in each step" if count == 1 else f"{count} times in {n_steps} steps"
+        )
+        return f"# {seen}: {_LEAVE}"
+    if "first" in facts:
+        return _FIRST
+    if line is None:
+        return _SAMPLE if "sample" in facts else _in_general(entry, inside, line)
+    seldom = _is_seldom_enough(entry, line)
+    if line.is_rare and (seldom or (entry in READS and not line.is_looped)):
+        return _RARE
+    if "sample" in facts and entry not in _SENT:
+        return _SAMPLE
+    if seldom:
+        return f"if step % 100 == 0:  # not in every step\n    {line.code(line.statement)}"
+    found = _match(entry, line, site, facts)
+    if found is None:
+        if "sample" in facts:
+            return _SAMPLE
+        return _skips_not_finite(entry, line) or _in_general(entry, inside, line)
+    use, notes = _use(entry, line, found.node)
+    if use.kind == "index":
+        return _INDEX
+    if use.kind == "asked":
+        return _DECIDES
+    if use.kind == "shown":
+        return _TEXT
+    if use.kind == "taken":
+        return (
+            f"# {use.by}() takes it on the host: the wait goes only with that call. Make it "
+            "less often,\n# or once for the values of many steps"
+        )
+    if found.cure.snippet:
+        if use.kind == "returned" and entry in {"any", "bool"}:
+            return _CALLER_DECIDES
+        return _filled(found.cure.snippet, found.bound)
+    statement = line.statement
+    is_unused = isinstance(statement, ast.Expr) and statement.value is found.node
+    if is_unused and entry in READS | COPIES and not line.is_shown:
+        return _UNUSED
+    return replace(found, notes=notes)
+
+
+def _use(entry: str, line: _Line, node: ast.AST) -> tuple[Use, tuple[str, ...]]:
+    """What becomes of the value, here or in the name that it is kept in, and what to say of it."""
+    use = use_of(entry, line.statement, node)
+    if entry not in READS:
+        return use, ()
+    notes = []
+    if not use.kind:
+        for statement, later in later_uses(entry, _assigned(line.statement), line.later):
+            if later.kind in {"", "returned"}:
+                use = use if use.kind else later
+            elif statement in line.thinned:
+                notes.append(
+                    f"# line {statement.lineno} needs it, and is not in every step: read it there"
+                )
+            elif later.kind == "shown":
+                notes.append(
+                    f"# line {statement.lineno} shows it, and so reads it: do that less often"
+                )
+            else:
+                return later, ()
+    if use.kind == "returned":
+        notes.insert(0, _CALLER)
+    return use, tuple(dict.fromkeys(notes))
 
 
 def _in_general(entry: str, inside: str, line: _Line | None) -> str:
@@ -733,6 +814,7 @@ def _line_of(site: Site) -> _Line | None:
     if found is None or isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return None
     rarity = _rarity(tree, found)
+    later = _later(tree, found)
     # without a loop the whole code may be the step
     return _Line(
         found,
@@ -740,26 +822,35 @@ def _line_of(site: Site) -> _Line | None:
         is_after_all=runs_once and _has_loop(tree),
         is_rare=bool(rarity),
         is_looped=rarity == "beside" and _is_looped(tree, found),
-        later=_later(tree, found),
+        later=later,
+        thinned=[one for one in later if _rarity(tree, one)],
+        is_shown=found is tree.body[-1],
     )
 
 
 def _later(tree: ast.Module, statement: ast.stmt) -> list[ast.stmt]:
-    """The statements behind it that read the name that it assigns, until that is assigned anew."""
+    """The statements behind it, in the same loop, that read the name that it assigns.
+
+    Until that is assigned anew.
+    """
     name = _assigned(statement)
     if not name:
         return []
     scopes = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     inner = [n for n in scopes if any(one is statement for one in _within_function(n))]
-    last = statement.end_lineno or statement.lineno
-    behind = [
-        n
-        for n in _within_function(inner[-1] if inner else tree)
-        if isinstance(n, ast.stmt) and n.lineno > last
-    ]
+    last, scope_line = statement.end_lineno or statement.lineno, 0
+    scope: ast.AST = inner[-1] if inner else tree
+    for one in [*_within_function(scope)]:
+        if (
+            isinstance(one, ast.For | ast.AsyncFor | ast.While)
+            and one.lineno >= scope_line
+            and any(n is statement for n in _within(one))
+        ):
+            scope, scope_line = one, one.lineno
+    behind = [n for n in _within_function(scope) if isinstance(n, ast.stmt) and n.lineno > last]
     found = []
     for one in sorted(behind, key=lambda n: n.lineno):
-        uses = [n for n in _own(one) if isinstance(n, ast.Name) and n.id == name]
+        uses = [n for n in own(one) if isinstance(n, ast.Name) and n.id == name]
         if any(isinstance(n.ctx, ast.Load) for n in uses):
             found.append(one)
         if any(isinstance(n.ctx, ast.Store) for n in uses):
@@ -769,7 +860,11 @@ def _later(tree: ast.Module, statement: ast.stmt) -> list[ast.stmt]:
 
 def _assigned(statement: ast.stmt) -> str:
     """The one name that this statement gives a value to; empty if there is none or are more."""
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    targets: Sequence[ast.expr] = ()
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign | ast.AugAssign):
+        targets = (statement.target,)
     return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else ""
 
 
@@ -887,7 +982,7 @@ def _is_the_step(tree: ast.Module, branch: ast.If, body: Sequence[ast.stmt]) -> 
         return bool(steps)
     inside = {id(n) for one in body for n in (one, *_within(one))}
     others = {
-        _last_name(n.func)
+        last_name(n.func)
         for n in _within(outer[-1])
         if isinstance(n, ast.Call) and id(n) not in inside
     }
@@ -934,68 +1029,7 @@ def _within(node: ast.AST) -> Iterator[ast.AST]:
 def _calls(body: Sequence[ast.AST]) -> set[str]:
     """Names of the methods and functions that are called in it."""
     nodes = (n for one in body for n in (one, *_within(one)))
-    return {_last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
-
-
-def _is_index(entry: str, line: _Line, node: ast.AST) -> bool:
-    """Whether the number that is read here chooses an element or a key: ``bins[int(x)]``."""
-    if entry not in {"float", "int", "item"}:
-        return False
-    for up in line.around(node):
-        if isinstance(up, ast.Subscript):
-            return any(n is node for n in ast.walk(up.slice))
-    return False
-
-
-def _later_taker(entry: str, line: _Line) -> str:
-    """The same of what is assigned here: ``actions = q.cpu().numpy()``, then ``env.step(actions)``.
-
-    Of arrays only: most of what gets a number gets on with a tensor of one, too.
-    """
-    if entry not in _ARRAYS:
-        return ""
-    name = _assigned(line.statement)
-    for statement in line.later:
-        for node in _own(statement):
-            if isinstance(node, ast.Name) and node.id == name:
-                taker = _taker(entry, statement, node)
-                if taker and taker != "format":
-                    return taker
-    return ""
-
-
-def _taker(entry: str, statement: ast.stmt, node: ast.AST) -> str:
-    """The call that gets what was read and cannot do with a tensor on the device; empty if none.
-
-    ``env.step(action.cpu().numpy())``: without the copy it raises, or waits itself.
-    """
-    if entry not in _READS:
-        return ""
-    for up in _around(statement, node):
-        if isinstance(up, ast.Attribute):
-            if not hasattr(torch.Tensor, up.attr):  # .astype(): of arrays alone
-                return up.attr
-        elif isinstance(up, ast.Call) and node is not up.func:
-            whole = ast.unparse(up.func)
-            name = _last_name(up.func)
-            if whole.startswith(("torch.", "F.", "nn.")) or name in _OWN_ARITHMETIC:
-                return ""
-            if name == "format":  # "loss {}".format(x)
-                return name
-            return "" if name in _TAKES_TENSORS else whole
-        elif isinstance(up, ast.FormattedValue) or (
-            isinstance(up, ast.BinOp)
-            and isinstance(up.op, ast.Mod)
-            and isinstance(up.left, ast.Constant | ast.JoinedStr)
-            and not isinstance(getattr(up.left, "value", ""), int | float)
-        ):
-            return "format"
-        elif isinstance(up, ast.BinOp | ast.UnaryOp | ast.Subscript | ast.keyword | ast.Starred):
-            pass  # arithmetic with a tensor makes a tensor
-        elif not isinstance(up, ast.Call):
-            return ""
-        node = up
-    return ""
+    return {last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
 
 
 def _has_loop(tree: ast.Module) -> bool:
@@ -1027,14 +1061,8 @@ def _is_seldom_enough(entry: str, line: _Line) -> bool:
     return (
         entry in {"float", "int", "item"}
         and isinstance(line.statement, ast.Expr)
-        and any(isinstance(n, ast.Call) and _SAYS.match(_last_name(n.func)) for n in line.own())
+        and any(isinstance(n, ast.Call) and SAYS.match(last_name(n.func)) for n in line.own())
     )
-
-
-def _last_name(function: ast.expr) -> str:
-    if isinstance(function, ast.Name):
-        return function.id
-    return function.attr if isinstance(function, ast.Attribute) else ""
 
 
 # --- matching ---------------------------------------------------------------------------
@@ -1044,13 +1072,15 @@ _ITSELF = frozenset({"distribution", "index_list"})
 
 
 def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
+    if entry == "tensor_to_device" and "sample" in facts:
+        return _made_on_the_host(line, site)
     nodes = line.running(site) if entry in _ITSELF else line.nodes(site)
     if entry == "distribution":  # log_prob() checks its argument, too, and takes no validate_args
         nodes = [node for node in nodes if _makes_an_object(node)]
     for cure in _CURES.get(entry, ()):
         cure = _for_facts(cure, facts)
         for node in nodes:
-            if entry == "any" and node is not line.statement and _decides(line, node):
+            if entry == "any" and node is not line.statement and decides(line.statement, node):
                 continue  # its answer decides what runs next: it cannot be asked later
             fit = _Fit(cure.rest)
             if not fit.fits(_pattern(cure.pattern), node):
@@ -1096,6 +1126,17 @@ def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
     return None
 
 
+def _made_on_the_host(line: _Line, site: Site) -> _Match | None:
+    """The same call without a device; None where none is written there."""
+    for node in line.running(site):
+        if isinstance(node, ast.Call):
+            others = [k for k in node.keywords if k.arg != "device"]
+            if len(others) < len(node.keywords):
+                text = ast.unparse(ast.Call(node.func, node.args, others))
+                return _Match(_Cure("", line=text, note=_SAMPLE), node, {})
+    return None
+
+
 def _for_facts(cure: _Cure, facts: Facts) -> _Cure:
     if cure.note == _PINNED and "sample" in facts:
         return replace(cure, line="X", note=_SAMPLE)
@@ -1134,7 +1175,7 @@ def _put(
         up: ast.AST = node
         while up is not value:
             up = parents[up]
-            if isinstance(up, ast.Call) and _last_name(up.func) not in _ELEMENTWISE:
+            if isinstance(up, ast.Call) and last_name(up.func) not in _ELEMENTWISE:
                 return None
             if not isinstance(up, ast.Call | ast.Attribute | ast.BinOp | ast.UnaryOp):
                 return None
@@ -1156,36 +1197,13 @@ def _skips_not_finite(entry: str, line: _Line) -> str:
     tests = [n.test for n in line.own() if isinstance(n, ast.If | ast.IfExp | ast.While)]
     for test in tests:
         for node in ast.walk(test):
-            name = _last_name(node.func) if isinstance(node, ast.Call) else ""
+            name = last_name(node.func) if isinstance(node, ast.Call) else ""
             if name not in _FINITE:
                 continue
             asked = line.code(node)
             some = f"~{asked}.all()" if name == "isfinite" else f"{asked}.any()"
             return _filled(_SKIPS, {"E": some})
     return ""
-
-
-def _decides(line: _Line, node: ast.AST) -> bool:
-    """Whether the answer says what runs next, other than an error or a warning."""
-    around = line.around(node)
-    if any(isinstance(up, ast.BoolOp | ast.IfExp) for up in around):
-        return True
-    if any(isinstance(up, ast.UnaryOp) and isinstance(up.op, ast.Not) for up in around):
-        # `not x.any()` is no remark on a bad value; `not x.all()` is
-        return isinstance(node, ast.Call) and _last_name(node.func) != "all"
-    if isinstance(line.statement, ast.While):
-        return True
-    if not isinstance(line.statement, ast.If):
-        return False
-    return not all(
-        isinstance(one, ast.Raise)
-        or (
-            isinstance(one, ast.Expr)
-            and isinstance(one.value, ast.Call)
-            and _REMARKS.match(_last_name(one.value.func))
-        )
-        for one in (*line.statement.body, *line.statement.orelse)
-    )
 
 
 def _branches(line: _Line) -> bool:
@@ -1195,7 +1213,7 @@ def _branches(line: _Line) -> bool:
 
 
 def _makes_an_object(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and _last_name(node.func)[:1].isupper()
+    return isinstance(node, ast.Call) and last_name(node.func)[:1].isupper()
 
 
 @functools.cache
@@ -1250,7 +1268,7 @@ class _Fit:
         named = pattern.func
         if isinstance(named, ast.Name) and not _CAPITAL.fullmatch(named.id):
             is_bare = isinstance(node.func, ast.Name)
-            if _last_name(node.func) != named.id or (named.id in _BARE and not is_bare):
+            if last_name(node.func) != named.id or (named.id in _BARE and not is_bare):
                 return False
             self.bound["F"] = node.func
         elif not self.fits(named, node.func):
@@ -1344,7 +1362,7 @@ def _notes(line: _Line, match: _Match) -> Iterator[str]:
 def _met_on_the_host(line: _Line, match: _Match) -> Iterator[str]:
     """What the copy meets in its statement: with the copy on the host, so are they."""
     node = match.node
-    if not (isinstance(node, ast.Call) and _last_name(node.func) in {"cpu", "to", "numpy"}):
+    if not (isinstance(node, ast.Call) and last_name(node.func) in {"cpu", "to", "numpy"}):
         return
     for up in line.around(node):
         others: Sequence[ast.expr] = ()
@@ -1353,22 +1371,64 @@ def _met_on_the_host(line: _Line, match: _Match) -> Iterator[str]:
         elif isinstance(up, ast.Compare):
             others = up.left, *up.comparators
         elif isinstance(up, ast.Call):  # x.cpu().eq(y), torch.eq(x.cpu(), y)
-            if _last_name(up.func) not in _SHAPES:
+            if last_name(up.func) not in _SHAPES:
                 others = *up.args, *(k.value for k in up.keywords)
         elif isinstance(up, ast.Subscript) and node is up.slice:
             others = (up.value,)
         elif not isinstance(up, ast.Attribute | ast.Subscript | ast.UnaryOp):
             return
         for other in others:
-            copies = {_last_name(n.func) for n in ast.walk(other) if isinstance(n, ast.Call)}
+            copies = {last_name(n.func) for n in ast.walk(other) if isinstance(n, ast.Call)}
             if other is not node and not _is_literal(other) and not copies & {"cpu", "len"}:
                 yield line.code(other)
         node = up
 
 
+def _named_apart(matches: Sequence[_Match]) -> list[_Match]:
+    """With a name for each value that is made before the loop."""
+    names: dict[str, dict[str, str]] = {}
+    apart = []
+    for match in matches:
+        if match.cure.before:
+            name, _, value = _filled(match.cure.before, match.bound).partition(" = ")
+            known = names.setdefault(name, {})
+            own_name = known.setdefault(value, f"{name}_{len(known) + 1}" if known else name)
+            cure = replace(
+                match.cure,
+                before=re.sub(rf"\b{name}\b", own_name, match.cure.before),
+                line=re.sub(rf"\b{name}\b", own_name, match.cure.line),
+            )
+            match = replace(match, cure=cure)
+        apart.append(match)
+    return apart
+
+
+def _short(line: _Line, match: _Match) -> str:
+    """What the cure is for, in few characters."""
+    text = match.bound.get("X") or line.code(match.node)
+    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+
+
+def _does_nothing(code: str) -> bool:
+    """``x = x``, ``x, y = x, y``."""
+    tree = _parsed(code)
+    statement = tree.body[0] if tree is not None and tree.body else None
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
+        return False
+    target, value = ast.unparse(statement.targets[0]), ast.unparse(statement.value)
+    return target.strip("()") == value.strip("()")
+
+
 def _rewritten(line: _Line, matches: Sequence[_Match]) -> str:
     """The user's line with something else in place of what waits."""
-    notes = [note for match in matches for note in _notes(line, match)]
+    matches = _named_apart(matches)
+    notes = [note for match in matches for note in match.notes]
+    noted = [(match, [*_notes(line, match)]) for match in matches]
+    differ = len({note for _, own_notes in noted for note in own_notes[:1]}) > 1
+    for match, own_notes in noted:
+        if differ and own_notes and match.cure.note:
+            own_notes[0] = f"# {_short(line, match)}: {own_notes[0].removeprefix('# ')}"
+        notes += own_notes
     before = [_filled(m.cure.before, m.bound) for m in matches if m.cure.before]
     texts = {m.node: _filled(m.cure.line, m.bound) for m in matches}
     for match in matches:
@@ -1384,4 +1444,6 @@ def _rewritten(line: _Line, matches: Sequence[_Match]) -> str:
         code = [f"value = {text}" for text in texts.values()]
     else:
         code = [line.replaced(texts)]
+        if _does_nothing(code[0]):
+            code = [_GOES]
     return "\n".join(dict.fromkeys([*notes, *code]))

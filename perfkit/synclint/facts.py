@@ -14,9 +14,10 @@ _KEPT = frozenset({"cpu", "float", "int", "item", "numpy", "tolist"})
 #: Words: ``"changes"``: the tensor is changed in place, so a reference to it is no snapshot;
 #: ``"half"``: of 16 bits, in which a sum of many steps is lost; ``"no answer"``: not one bool
 #: without a dimension; ``"each"``: it brings a value for each element that is chosen; ``"1"`` …:
-#: so many dimensions fewer has the mask than what it chooses from. Of what is copied to
-#: the device: ``"sample"``: a data set copies it; ``"computed"``: an operator of the watched code
-#: made it; ``"given"``: neither, so a loader may have, in pinned memory.
+#: so many dimensions fewer has the mask than what it chooses from; ``"sample"``: a data set did it;
+#: ``"first"``: only the first call in a process waits. Of what is copied to the device:
+#: ``"computed"``: an operator of the watched code made it; ``"given"``: none did, so a loader may
+#: have, in pinned memory.
 Facts = tuple[str, ...]
 
 
@@ -45,9 +46,9 @@ def facts_of_choice(source: torch.Tensor, masks: Sequence[Any], value: Any = Non
     return tuple(facts)
 
 
-def strength(facts: Facts) -> tuple[int, bool]:
-    """Which facts to go by where a line ran several times."""
-    return len(facts), "given" in facts
+def strength(facts: Facts) -> tuple[bool, int, bool]:
+    """Which facts to go by where a line ran several times: a data set is not all that runs it."""
+    return "sample" not in facts, len(facts), "given" in facts
 
 
 def _changes(tensor: torch.Tensor) -> bool:

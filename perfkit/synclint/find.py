@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
@@ -150,10 +150,15 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
     return syncs_of(watch)
 
 
-def syncs_of(watch: Watch) -> Syncs:
-    """One :class:`Sync` a line, from what a watch has noted."""
+def syncs_of(watch: Watch, *, first: bool = False) -> Syncs:
+    """One :class:`Sync` a line, from what a watch has noted.
+
+    Args:
+        watch: after its block.
+        first: what waits only if it is the first of its kind in the process, instead.
+    """
     lines: dict[tuple[str, int], list[tuple[Found, int]]] = {}
-    found = watch.found()
+    found = watch.found(first=first)
     for one, count in found:
         lines.setdefault((one.site.file, one.site.line), []).append((one, count))
     warnings: tuple[str, ...] = ()
@@ -171,11 +176,16 @@ def syncs_of(watch: Watch) -> Syncs:
     if elsewhere:
         warnings += (_left_out(elsewhere),)
     cheap = watch.right_after_another()
-    syncs = (
-        _sync(file, line, hits, cheap)
-        for (file, line), hits in sorted(lines.items())
-        if (file, line) not in elsewhere
-    )
+    parts = {at: _parts(hits) for at, hits in sorted(lines.items()) if at not in elsewhere}
+    syncs = []
+    for at, part in parts.items():
+        beside = [
+            wait
+            for other, its in parts.items()
+            if other[0] == at[0] and other != at
+            for wait in its.waits
+        ]
+        syncs.append(_sync(*at, part, cheap, beside, watch.n_steps))
     return Syncs(syncs, warnings=warnings)
 
 
@@ -190,27 +200,47 @@ def _left_out(lines: list[tuple[str, int]]) -> str:
     )
 
 
-def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Found, int]) -> Sync:
+class _Parts(NamedTuple):
+    """What waits on one line."""
+
+    hits: list[tuple[Found, int]]
+    ops: list[str]
+    whys: list[str]
+    waits: list[LineWait]
+
+
+def _parts(hits: list[tuple[Found, int]]) -> _Parts:
     hits = sorted(hits, key=lambda hit: hit[0].backward)  # forward first
-    entries: list[Entry] = []
+    whys: list[str] = []
     waits: dict[tuple[str, Site], LineWait] = {}
     ops: list[str] = []
-    for one, _ in hits:
+    for one, count in hits:
         entry = CATALOGUE[entry_of(one)]
         op = _spelled(one, entry)
         if one.backward and ops and op.startswith(_ITS_BACKWARD):
             op = _ITS_BACKWARD  # goes away with what is written forward
         else:
-            entries.append(entry)
-            wait = LineWait(entry_of(one), one.site, one.facts)
+            whys.append(entry.why)
             # a backward pass goes away with what is written forward, here or in another line
-            is_of_forward = one.backward and waits
-            if not is_of_forward and strength(wait.facts) >= strength(
-                waits.get(wait[:2], wait).facts
-            ):
-                waits[wait[:2]] = wait
+            if not (one.backward and waits):
+                wait = LineWait(entry_of(one), one.site, one.facts, count)
+                before = waits.get(wait[:2], wait._replace(times=0))
+                facts = max(before.facts, wait.facts, key=strength)
+                waits[wait[:2]] = wait._replace(facts=facts, times=before.times + count)
         if op not in ops:
             ops.append(op)
+    return _Parts(hits, ops, whys, [*waits.values()])
+
+
+def _sync(
+    file: str,
+    line: int,
+    parts: _Parts,
+    cheap: Mapping[Found, int],
+    beside: list[LineWait],
+    n_steps: int,
+) -> Sync:
+    hits = parts.hits
     library = next((one.inside for one, _ in hits if one.inside), None)
     inside = ""
     if library is not None:
@@ -223,9 +253,9 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
         module=next((one.module for one, _ in hits if one.module), ""),
         file=file,
         line=line,
-        op=", ".join(ops),
-        why="; ".join(dict.fromkeys(entry.why for entry in entries)),
-        instead=cures([*waits.values()], inside),
+        op=", ".join(parts.ops),
+        why="; ".join(dict.fromkeys(parts.whys)),
+        instead=cures(parts.waits, inside, beside, n_steps),
         count=sum(count for _, count in hits),
         code=statement(file, line),
         place=place(file, line),

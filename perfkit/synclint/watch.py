@@ -18,10 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.utils.rnn import PackedSequence
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from perfkit.base import torch_compat
@@ -180,6 +182,8 @@ class Watch:
         self._looked_at = -1
         self.saw_gpu = False
         self._is_on_gpu = here().holds  # asked for every tensor of every operator
+        self._steps: Counter[int] = Counter()  # of each optimizer
+        self._dropout_seed: Literal["unknown", "set", "used"] = "unknown"
         self.checks_again = False
         self._api = ""
         self.also_forget: list[Callable[[], None]] = []
@@ -220,6 +224,9 @@ class Watch:
             stack.callback(handle.remove)
             fetch = self.instrument.hook(self._fetch)
             stack.callback(torch_compat.watch_loader_iterators(fetch))
+            stepped = self.instrument.hook(self.count_step)
+            stack.callback(register_optimizer_step_pre_hook(stepped).remove)
+            stack.enter_context(_seeds(self))
             stack.enter_context(_explicit_waits(self))
             stack.enter_context(_loads(self))
             stack.callback(torch_compat.lengths_as_lists())
@@ -383,6 +390,9 @@ class Watch:
             self._seen_modules.add(module)
             self._seed(module)
         if next(module.parameters(), None) is not None:
+            for value in inputs:
+                if isinstance(value, PackedSequence):
+                    self._put_on_host(value.batch_sizes)  # torch insists
             for value in _tensors(inputs):
                 self._put_on_device(value)
 
@@ -416,6 +426,8 @@ class Watch:
                 return
             numbers.append(number)
         sources = [n for tensor in absent if (n := self._number(tensor)) is not None]
+        if self._fetching:
+            facts = (*facts, "sample")
         site, called_at = self.line_of(frame)
         if site is None:
             return
@@ -496,9 +508,14 @@ class Watch:
         except Exception as error:
             return self.go_on(once, error, args, kwargs)
 
-    def found(self) -> list[tuple[Found, int]]:
-        """What waits, with how often it did, in the order in which it was first seen."""
-        return list(Counter(found for found, _ in self._settled()).items())
+    def found(self, *, first: bool = False) -> list[tuple[Found, int]]:
+        """What waits, with how often it did, in the order in which it was first seen.
+
+        Args:
+            first: what waits only if it is the first of its kind in the process, instead.
+        """
+        settled = Counter(found for found, _ in self._settled())
+        return [(one, n) for one, n in settled.items() if ("first" in one.facts) == first]
 
     def right_after_another(self) -> Counter[Found]:
         """How many of these waits found next to nothing queued since the wait before."""
@@ -516,6 +533,9 @@ class Watch:
                 continue
             if hit.found.entry == "index_tensor" and links.is_plain_on_device:
                 continue
+            if "first" in hit.found.facts:
+                yield hit.found, False
+                continue
             work = (
                 None
                 if queued is None
@@ -527,6 +547,15 @@ class Watch:
             )
             queued = []
 
+    def count_step(self, optimizer: Any, *_: object) -> None:
+        """An optimizer is about to step."""
+        self._steps[id(optimizer)] += 1
+
+    @property
+    def n_steps(self) -> int:
+        """Steps of the optimizer that made the fewest; 0 where there was none."""
+        return min(self._steps.values(), default=0)
+
     @property
     def saw_a_model(self) -> bool:
         """Whether anything at all is known to be on the device."""
@@ -535,6 +564,8 @@ class Watch:
     def start_anew(self) -> None:
         """Forget what was noted so far, but not what is on the device."""
         self._hits.clear()
+        self._steps.clear()
+        self._dropout_seed = "unknown"
         self._links.forget_computed()
         self._queued = None
         for forget in self.also_forget:
@@ -775,6 +806,22 @@ class Watch:
             self.hit("cov", [samples], frame)
         return result
 
+    def _rnn(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+        self._reading += 1  # a GPU reads the seed by an operator; it is noted here
+        try:
+            result = self.plain_call(func, func.__name__, args, kwargs, frame)
+        finally:
+            self._reading -= 1
+        if self._dropout_seed != "used" and _drops_out(args):
+            facts: Facts = ("first",) if self._dropout_seed == "unknown" else ()
+            self._dropout_seed = "used"
+            self.hit("dropout_seed", args[:1], frame, facts=facts)
+        return result
+
+    def seed_was_set(self) -> None:
+        """The next RNN with dropout draws a seed from it, and reads that."""
+        self._dropout_seed = "set"
+
     def _ctc(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         # it moves the lengths to where it needs them, which on a CPU is unknown from a meeting
         before = self._sequence()
@@ -872,15 +919,15 @@ class Watch:
         later = kwargs.get("non_blocking") or any(a is True for a in args[2:])
         decides = frame.f_code.co_filename.replace("\\", "/").endswith(_DECIDES_BY_DEVICE)
         if not later and not decides and frame.f_code.co_filename != _MODULE_FILE:
-            self.hit("copy_to_device", [result], frame, [source], facts=(self._origin(source),))
+            self.hit("copy_to_device", [result], frame, [source], facts=self._origin(source))
 
-    def _origin(self, source: _Tensor) -> str:
+    def _origin(self, source: _Tensor) -> Facts:
         """The fact of what is copied that says who made it."""
         if self._fetching:
-            return "sample"
+            return ()
         number = self._number(source)
         is_computed = number is not None and self._links.was_computed(number)
-        return "computed" if is_computed and not source.is_pinned() else "given"
+        return ("computed" if is_computed and not source.is_pinned() else "given",)
 
     def _move(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         self._moving += 1
@@ -937,8 +984,12 @@ _CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]
     "cpu": Watch._cpu,
     "cuda": Watch._cuda,
     "ctc_loss": Watch._ctc,
+    "gru": Watch._rnn,
+    "lstm": Watch._rnn,
     "new_tensor": Watch._new_tensor,
     "one_hot": Watch._one_hot,
+    "rnn_relu": Watch._rnn,
+    "rnn_tanh": Watch._rnn,
     "tensor": Watch._tensor,
     "to": Watch._to,
     "type_as": Watch._to,
@@ -966,6 +1017,18 @@ def _tensors(values: Any) -> list[Any]:
         elif isinstance(value, dict):
             found += _tensors(value.values())
     return found
+
+
+def _drops_out(args: Sequence[Any]) -> bool:
+    """Whether this call of ``torch.lstm`` or its likes needs the seed of cuDNN's dropout on a GPU.
+
+    That is drawn and read at the first such call in a process, and at the next one after a change
+    of the generator's seed or state (get_dropout_state in aten/src/ATen/native/cudnn/RNN.cpp).
+    """
+    # whether there are biases is the first bool, with and without packing
+    biases = next((i for i, one in enumerate(args) if isinstance(one, bool)), len(args))
+    given = args[biases + 2 : biases + 4]  # the dropout, and whether it trains
+    return len(given) == 2 and all(given) and torch.backends.cudnn.enabled
 
 
 def _sets_by_copy(target: Any, index: Any, value: Any) -> bool:
@@ -1152,6 +1215,22 @@ def _loads(watch: Watch) -> Iterator[None]:
         return functools.wraps(original)(load)
 
     with _replaced(torch, ("load",), replaced):
+        yield
+
+
+@contextmanager
+def _seeds(watch: Watch) -> Iterator[None]:
+    """Note where the seed of all devices is set."""
+
+    def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def set_seed(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            watch.seed_was_set()
+            return result
+
+        return functools.wraps(original)(set_seed)
+
+    with _replaced(torch, ("manual_seed", "seed"), replaced):
         yield
 
 

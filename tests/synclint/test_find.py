@@ -35,15 +35,15 @@ def lines(syncs: Syncs) -> list[str]:
 def test_a_sync_tells_file_line_operation_reason_and_cure(net: nn.Module) -> None:
     def step() -> None:
         loss = net(torch.randn(4, 3)).sum()
-        loss.item()
+        last = loss.item()
         for _ in range(3):
-            loss.item()
+            last += loss.item()
 
     once, thrice = perfkit.find_syncs(step)
     assert once.file == thrice.file == __file__
     assert thrice.line == once.line + 2 == step.__code__.co_firstlineno + 4
     assert (once.count, thrice.count) == (1, 3)
-    assert once.code == "loss.item()"
+    assert once.code == "last = loss.item()"
     assert once.op == "Tensor.item"
     assert once.place == f"test_find.py:{once.line}"
     assert "waits" in once.why

@@ -22,11 +22,12 @@ def test_a_step_that_never_waits_passes() -> None:
 
 def test_a_step_that_waits_fails_with_line_and_cure() -> None:
     net = nn.Linear(2, 2)
+    losses: list[float] = []
 
     def test() -> None:
         with perfkit.no_syncs():
             loss = net(torch.randn(3, 2)).sum()
-            loss.item()
+            losses.append(loss.item())
 
     with pytest.raises(AssertionError) as caught:
         test()
@@ -34,8 +35,8 @@ def test_a_step_that_waits_fails_with_line_and_cure() -> None:
     assert isinstance(error, SyncFoundError)
     assert isinstance(error, PerfkitError)
     (sync,) = error.syncs
-    assert f"test_guard.py:{sync.line}: loss.item()" in str(error)
-    assert "instead: loss.detach()" in str(error)
+    assert f"test_guard.py:{sync.line}: losses.append(loss.item())" in str(error)
+    assert "instead: losses.append(loss.detach())" in str(error)
 
 
 def test_an_error_in_the_block_comes_first() -> None:
