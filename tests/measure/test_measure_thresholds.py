@@ -127,7 +127,7 @@ def _with_slow(n_slow: int, slow_ms: float, n: int = 100, spread: float = 0.0) -
     ("below", "above"),
     [
         (_with_slow(4, 20), _with_slow(6, 20)),  # 3.8 and 5.7 % of the run
-        (_with_slow(8, 16, spread=1), _with_slow(8, 18, spread=1)),  # 3 interquartile ranges: 17
+        (_with_slow(10, 16, spread=1), _with_slow(10, 18, spread=1)),  # 3 interquartile ranges: 17
         (_with_slow(3, 20, n=19), _with_slow(3, 20, n=20)),
     ],
 )
