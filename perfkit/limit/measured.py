@@ -39,9 +39,10 @@ _CPU_FORMATS = ("float32", "float64", "bfloat16", "float16")
 _DEVICE_FORMATS = ("float32", "tf32", "bfloat16", "float16", "float64", "float8")
 # A product that takes longer is not measured: formats that a device only emulates.
 _LONGEST_PRODUCT_S = 0.3
-# Working sets: in the caches of a core, in the last cache, in memory.
+# Working sets: in the caches of a core, in the last cache; the last one is doubled up to the
+# largest (what does not quite fit into a cache is moved faster than what is far from fitting).
 _CPU_SETS = (256 * _KIB, _MIB, 4 * _MIB, 16 * _MIB)
-_DEVICE_SETS = (_MIB, 8 * _MIB, 32 * _MIB, 128 * _MIB)
+_DEVICE_SETS = (_MIB, 8 * _MIB, 32 * _MIB)
 # The last working set must be far larger than every cache: STREAM's rule is four times.
 _CPU_LARGEST, _DEVICE_LARGEST = 256 * _MIB, 2048 * _MIB
 _MOST_OF_MEMORY = 8
@@ -272,19 +273,18 @@ class _Bench:
         return lambda: torch.mm(a, b, out=out)
 
     def memory(self) -> Iterator[MemoryRate]:
-        """Four patterns for each working set."""
+        """Each pattern for each working set."""
         torch = self._torch
         on_cpu = self.kind.is_cpu
         sets = list(_CPU_SETS if self.has_cpu_speed else _DEVICE_SETS)
         largest = _CPU_LARGEST if self.has_cpu_speed else _DEVICE_LARGEST
         room = _free_memory() if on_cpu else self.memory_bytes
         if on_cpu:
-            last = _last_cache_bytes()
-            largest = max(largest, 4 * last)
-            # Servers have last caches of hundreds of MiB: what fits into one, and is larger than
-            # these sets, is not moved at the memory's rate.
-            sets += [s for s in (last // 2,) if s > max(sets, default=0)]
+            # servers have last caches of hundreds of MiB
+            largest = max(largest, 4 * _last_cache_bytes())
         largest = min(largest, room // _MOST_OF_MEMORY)
+        while sets and 3 * sets[-1] < largest:
+            sets.append(2 * sets[-1])
         for size in sorted({*(s for s in sets if s < largest), largest}):
             budget_s = 0.06 if size < largest else 0.2
             for what, (tensors, moves) in _PATTERNS.items():

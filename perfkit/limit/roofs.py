@@ -36,15 +36,19 @@ class Roofs:
     updates: tuple[tuple[int, float], ...] = field(default=())
 
     def bytes_per_s(self, working_set_bytes: float, *, in_place: bool = False) -> float:
-        """The fastest rate seen for this working set or a larger one, in B/s.
+        """A rate that this working set does not exceed, in B/s.
 
-        Larger ones count too because a smaller set is never slower to move: where it was measured
-        slower, starting the operator took the time. A set larger than all measured ones has the
-        rate of the largest.
+        The fastest that was seen for a larger set, or for the largest one that is not larger: a
+        smaller set is never slower to move, and where it was measured slower, starting the
+        operator took the time. Between two measured sets, part of the bytes may still be in a
+        cache, so the rate of the smaller one counts.
         """
         seen = (self.memory, self.updates) if in_place and self.updates else (self.memory,)
-        rates = [rate for each in seen for size, rate in each if size >= working_set_bytes]
-        return max(rates) if rates else max(each[-1][1] for each in seen)
+        rates = []
+        for each in seen:
+            below = [size for size, _ in each if size <= working_set_bytes]
+            rates += [rate for size, rate in each if size >= max(below, default=0)]
+        return max(rates)
 
     @property
     def memory_bytes_per_s(self) -> float:

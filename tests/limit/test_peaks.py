@@ -77,8 +77,14 @@ def test_smaller_working_sets_are_never_taken_as_slower() -> None:
     roofs = H100.roofs()
     # the smallest was measured slower than the next larger one
     assert roofs.bytes_per_s(1) == roofs.bytes_per_s(2**25) == 5e12
-    assert roofs.bytes_per_s(2**25 + 1) == roofs.bytes_per_s(2**40) == 3e12
+    assert roofs.bytes_per_s(2**31) == roofs.bytes_per_s(2**40) == 3e12
     assert roofs.memory_bytes_per_s == 3e12
+
+
+def test_a_set_between_two_has_the_rate_of_the_smaller_one() -> None:
+    """Part of its bytes may still be in a cache: the memory's rate would be no limit."""
+    roofs = H100.roofs()
+    assert roofs.bytes_per_s(2**25 + 1) == roofs.bytes_per_s(2**31 - 1) == 5e12
 
 
 def test_text_has_the_data_sheet_and_what_is_missing() -> None:
@@ -194,7 +200,7 @@ def test_measuring_this_cpu(
     own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(measured, "_CPU_SIZES", (64, 128))
-    monkeypatch.setattr(measured, "_CPU_SETS", (2**16,))
+    monkeypatch.setattr(measured, "_CPU_SETS", (2**19,))
     monkeypatch.setattr(measured, "_CPU_LARGEST", 2**20)
     monkeypatch.setattr(measured, "_last_cache_bytes", lambda: 0)
     monkeypatch.setattr(measured, "_DISK_BYTES", 2**22)
@@ -206,7 +212,7 @@ def test_measuring_this_cpu(
     )
     told = json.loads(capsys.readouterr().out)
     assert [p["size"] for p in told["products"] if p["form"] == "float32"] == [64, 128]
-    assert {m["working_set_bytes"] for m in told["memory"]} == {2**16, 2**20}
+    assert {m["working_set_bytes"] for m in told["memory"]} == {2**19, 2**20}
     for one in (*told["products"], *told["memory"]):
         figures = one.get("flop_per_s") or one["bytes_per_s"]
         assert figures["best"] >= figures["median"] >= figures["worst"] > 0
@@ -254,12 +260,17 @@ def test_a_rate_of_memory_counts_the_bytes_that_a_pattern_moves(
 
 @pytest.mark.parametrize(
     ("last_cache", "sets"),
-    [(0, [16, 256]), (8, [16, 256]), (32, [16, 256]), (64, [16, 32, 256]), (260, [16, 130, 1040])],
+    [
+        (0, [16, 32, 64, 128, 256]),
+        (64, [16, 32, 64, 128, 256]),
+        (80, [16, 32, 64, 128, 320]),
+        (260, [16, 32, 64, 128, 256, 512, 1040]),
+    ],
 )
-def test_a_set_that_only_a_large_last_cache_holds_is_measured(
+def test_sets_are_doubled_until_they_are_far_larger_than_the_last_cache(
     last_cache: int, sets: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was told at the rate of the memory: layer norm of 16 MiB took 0.63 of its least time."""
+    """Next to 16 MiB stood 256: layer norm of 16.01 MiB took 0.52 of its least time."""
     mib = 2**10  # a thousandth, so that it takes no time
     monkeypatch.setattr(measured, "_CPU_SETS", (16 * mib,))
     monkeypatch.setattr(measured, "_CPU_LARGEST", 256 * mib)
@@ -374,7 +385,7 @@ def test_measuring_a_gpu(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     if is_played():  # a CPU computes there
         for name, value in (
             ("_CPU_SIZES", (64, 128)),
-            ("_CPU_SETS", (2**16,)),
+            ("_CPU_SETS", (2**21,)),
             ("_CPU_LARGEST", 2**22),
             ("_COPY_BYTES", 2**20),
             ("_LAUNCHES", 20),
@@ -387,7 +398,7 @@ def test_measuring_a_gpu(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert found.place == "cuda:0"
     if is_played():
         assert {one.size for one in found.products} == {64, 128}
-        assert {one.working_set_bytes for one in found.memory} == {2**16, 2**22}
+        assert {one.working_set_bytes for one in found.memory} == {2**21, 2**22}
     assert {"float32", "float16"} <= set(found.flop_per_s)
     capability = torch.cuda.get_device_capability(0)
     assert (found.provenance.kind == "played") == is_played()

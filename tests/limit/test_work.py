@@ -301,7 +301,9 @@ def test_updates_in_place_have_a_rate_and_a_set_of_their_own() -> None:
     assert least(adam, roofs).us == pytest.approx(7 * 2**18 / 8e11 * 1e6)
     assert least(adam, ROOFS).us == pytest.approx(7 * 2**18 / 4e11 * 1e6)  # peaks of before
     elsewhere = dataclasses.replace(adam, updated_bytes=0)
-    assert least(elsewhere, roofs).us == pytest.approx(7 * 2**18 / 1e11 * 1e6)
+    assert elsewhere.working_set_bytes == 7 * 2**18
+    larger = dataclasses.replace(roofs, memory=((2**20, 4e11), (7 * 2**18, 1e11)))
+    assert least(elsewhere, larger).us == pytest.approx(7 * 2**18 / 1e11 * 1e6)
     huge = Work("optimizer", 0, 0, 2**31, 2**31, "float32", 2**31)
     assert least(huge, roofs).us == pytest.approx(2**32 / 2e11 * 1e6)
 
