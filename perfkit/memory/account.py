@@ -597,6 +597,8 @@ def _devices(
                 else None,
             )
         )
+    # of a GPU that holds nothing and was left alone there is nothing to say
+    found = [d for d in found if d.device == "cpu" or d.peak_bytes or _is_touched(d)]
     # a GPU that the region left alone is in use elsewhere in this process
     found.sort(key=lambda d: (not _is_touched(d), d.device == "cpu", -d.peak_bytes))
     return tuple(found), warnings
@@ -607,7 +609,7 @@ def _is_touched(device: DeviceAccount) -> bool:
         device.n_allocations
         or device.rise_bytes
         or device.left_behind_bytes
-        or (device.allocator is not None and device.allocator.n_ooms)
+        or (device.allocator is not None and device.allocator.was_asked)
     )
 
 

@@ -60,6 +60,11 @@ class AllocatorUse:
     type: str = "cuda"
 
     @property
+    def was_asked(self) -> bool:
+        """Whether it took memory from the device, gave some back, or could not."""
+        return bool(self.n_ooms or self.n_device_allocs or self.n_device_frees)
+
+    @property
     def place(self) -> str:
         """As torch writes the device: ``"cuda:0"``."""
         return of(self.type).place(self.device)
