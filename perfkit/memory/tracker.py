@@ -114,6 +114,10 @@ _FIXED = frozenset({_OPTIMIZER, _OF_WEIGHTS})
 # several losses, and several steps of one, may share a batch.
 _MOST_STEPS = 8
 
+# Of what one line made in several steps and nobody has let go, so many may belong to the batch: a
+# line of a library stands for all that is made below it, for two losses of a GAN, say.
+_MOST_BATCHES = 2
+
 # What stands for a module, and for a line, where there is none.
 _NO_MODULE = {
     BEFORE: "(there before)",
@@ -914,12 +918,20 @@ class Tracker(_DispatchMode):
             self._label_gradients()
 
     def _find_lasting(self) -> None:
-        """A data set, or a mask, that the region made: no part of a single batch."""
+        """A data set, a mask or what is kept from step to step: no part of a single batch."""
+        made: dict[Place, set[int]] = {}
+        for since, block in self._guessed:
+            if block.alive:
+                made.setdefault(block.line, set()).add(since)
+        # a batch is made anew by the same line, and only the newest ones are used
+        newest = {line: sorted(steps)[-_MOST_BATCHES:][0] for line, steps in made.items()}
         waiting = []
         for since, block in self._guessed:
-            if block.alive and self.n_steps - since > _MOST_STEPS:
+            if not block.alive:
+                continue
+            if since < newest[block.line] or self.n_steps - since > _MOST_STEPS:
                 block.lasting = True
-            elif block.alive:
+            else:
                 waiting.append((since, block))
         self._guessed = waiting
 

@@ -206,3 +206,23 @@ def test_a_data_set_that_the_region_makes_does_not_shrink() -> None:
     whole, half = account(lambda: train(64)), account(lambda: train(32))
     assert whole.at_peak_bytes["inputs"] >= 4 * 1024 * 1024
     assert whole.half_batch_peak_bytes == pytest.approx(half.peak_bytes, rel=0.03)
+
+
+def test_what_is_kept_from_step_to_step_does_not_shrink() -> None:
+    """Half the batch was advised where a loop had kept what it made in every step."""
+    mib = 2**20
+
+    def train(batch: int) -> None:
+        model, kept = nn.Linear(1024, 4), []
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(8):
+            x = torch.randn(batch, 1024)
+            kept.append(torch.empty(mib // 4))
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+
+    whole, half = account(lambda: train(64)), account(lambda: train(32))
+    assert whole.peak_bytes >= 8 * mib
+    predicted = whole.half_batch_peak_bytes or whole.peak_bytes
+    assert half.peak_bytes - 1.5 * mib <= predicted <= whole.peak_bytes  # 4 MiB too little before
