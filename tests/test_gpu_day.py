@@ -28,6 +28,7 @@ def test_a_piece_leaves_its_output_and_how_it_ended(tmp_path: Path) -> None:
     assert gpu_day.run(_piece("two", "raise SystemExit(3)"), tmp_path)["state"] == "failed"
 
 
+@pytest.mark.slow
 def test_out_of_time_loses_only_the_rest(tmp_path: Path) -> None:
     code = (
         "import time\nprint('begun', flush=True)\n"

@@ -210,6 +210,7 @@ atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", ["", "del sys.argv\n", "sys.argv = None\n"])
 def test_its_handlers_and_arguments_are_its_own_to_the_very_end(folder: Path, last: str) -> None:
     """Where it was given arguments, SIGINT ended it once it was over."""
@@ -219,6 +220,7 @@ def test_its_handlers_and_arguments_are_its_own_to_the_very_end(folder: Path, la
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_what_a_program_leaves_behind_takes_no_report_away(folder: Path) -> None:
     """A small limit of recursion, builtins of its own, and an end that Python does not see."""
     (folder / "ends.py").write_text(
@@ -255,6 +257,7 @@ threading.Thread(target=press, daemon=True).start()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_it_reports_ends_the_shells_loop_too(folder: Path) -> None:
     """It ended with 0, and said "interrupted again" of the first Ctrl-C."""
     (folder / "ends.py").write_text(_PRESSED_AT_THE_REPORT)

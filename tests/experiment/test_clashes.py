@@ -151,6 +151,7 @@ def test_any_combination_of_offered_values_resolves_or_is_refused(values, n_gpus
     _resolves_or_is_refused(values, machine(n_gpus=n_gpus, cores=cores))
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.one_of(st.sampled_from(list(CATALOGUE)), st.text()), any_value))
 def test_any_values_at_all_resolve_or_are_refused(values):
     _resolves_or_is_refused(values, machine(n_gpus=1))

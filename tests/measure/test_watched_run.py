@@ -723,6 +723,7 @@ def test_a_step_and_an_update_cost_no_more_as_the_run_grows(clock) -> None:
     assert last <= first <= 160
 
 
+@pytest.mark.slow
 def test_long_runs_stay_bounded(clock) -> None:
     run = watched(clock, range(300_000))
     for _ in run:

@@ -406,6 +406,7 @@ def test_what_python_froze_itself_does_not_count_as_yours(monkeypatch: pytest.Mo
     assert calls == ["freeze", "unfreeze"]
 
 
+@pytest.mark.slow
 def test_nothing_stays_frozen_when_the_step_raises(thawed: int) -> None:
     n_steps = itertools.count()
 

@@ -68,6 +68,7 @@ def test_the_picture_says_what_it_shows() -> None:
     assert "not read here" in repr(draw_ahead([(1, 2)], [Ahead(2, 2_000_000, None)]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(START != "fork", reason="only a forked worker sees the slowed method")
 def test_workers_that_are_slow_to_come_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     loads = Counted.__getitem__
