@@ -258,10 +258,10 @@ class Timeline(anywidget.AnyWidget):
                 facts.append(("launched by", " ‹ ".join(self._event_name(x) for x in callers)))
                 late = float(trace.start_us[event]) - float(trace.start_us[flow.event])
                 facts.append(("from launch to start", fmt_us(late)))
-        launched = [f.event for f in flows if f.role == "launches"]
-        if launched:
+        launched = levels.launched(event)
+        if len(launched):
             total = float(trace.dur_us[launched].sum())
-            facts.append(("launches", f"{len(launched)} on the device, {fmt_us(total)} in all"))
+            facts.append(("launches", f"{len(launched):,} on the device, {fmt_us(total)} in all"))
         return {
             **place,
             "facts": [[name, printable(value, _LONGEST_VALUE)] for name, value in facts],

@@ -82,6 +82,12 @@ def test_what_is_wider_than_a_pixel_is_never_merged(big: Levels) -> None:
     assert (boxes.end_ns[single] == big.trace.end_ns[boxes.event[single]]).all()
 
 
+def test_what_is_narrower_than_a_pixel_is_merged(big: Levels) -> None:
+    boxes = big.boxes(0, big.span_ns, pixels=100, rows=[0])
+    assert int((big.row == 0).sum()) == 10_000
+    assert len(boxes) <= 2 * 101  # in each pixel what is short, then what is longer than it
+
+
 def test_a_merged_box_names_its_longest_event_and_its_density(big: Levels) -> None:
     trace = big.trace
     boxes = big.boxes(0, big.span_ns, pixels=300, rows=[0])
@@ -182,6 +188,25 @@ def test_flows_go_from_launch_to_kernel_and_back() -> None:
     assert len(levels.flows(step)) == 5
 
 
+def test_all_that_a_step_launched_counts_and_the_first_40_are_drawn() -> None:
+    levels = Levels(load(gpu_training(1, n_kernels=50).json()))
+    (step,) = levels.find("ProfilerStep")
+    assert len(levels.launched(int(step))) == 50
+    drawn = [flow.event for flow in levels.flows(int(step))]
+    assert drawn == levels.launched(int(step))[:40].tolist()
+
+
+def test_one_launch_of_a_graph_launches_all_of_its_kernels() -> None:
+    sim = Simulated()
+    graph = sim.call("cudaGraphLaunch", 10, 5)
+    for at in (20, 30, 40):
+        sim.device("sgemm", at, 5, graph)
+    sim.device("other", 50, 5, sim.call("cudaLaunchKernel", 45, 2))
+    levels = Levels(load(sim.json()))
+    (launch,) = levels.find("cudaGraphLaunch")
+    assert levels.launched(int(launch)).tolist() == levels.find("sgemm").tolist()
+
+
 def _with(events: list[dict[str, Any]]) -> Levels:
     sim = Simulated()
     for e in events:
@@ -206,6 +231,20 @@ def test_source_line_prefers_the_users_call_then_the_def() -> None:
     assert len(frames.ancestors(op)) == 2
     assert frames.source_line(op) == "train.py(40): step, line of the def"
     assert _with([{"name": "aten::a", "start": 10, "dur": 5}]).source_line(0) == ""
+
+
+def test_the_users_function_is_found_above_a_deep_stack_of_a_library() -> None:
+    frame = {"dur": 200, "cat": "python_function"}
+    deep = [{"name": "torch/nn/m.py(9): call", "start": 1 + i, **frame} for i in range(30)]
+    frames = _with(
+        [
+            {"name": "train.py(40): step", "start": 0, **frame},
+            *({**e, "dur": 200 - 2 * e["start"]} for e in deep),
+            {"name": "aten::relu", "start": 40, "dur": 80},
+        ]
+    )
+    (op,) = frames.find("aten::relu")
+    assert frames.source_line(int(op)) == "train.py(40): step, line of the def"
 
 
 def test_labels_of_threads_are_printable() -> None:

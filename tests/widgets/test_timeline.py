@@ -186,6 +186,16 @@ def test_details_of_a_kernel_lead_to_its_launch(front: Front, trace: Trace) -> N
     assert [f["event"] for f in back["flows"]] == [kernel]
 
 
+def test_details_of_a_step_count_all_that_it_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeline = Timeline(load(gpu_training(1, n_kernels=50).json()))
+    front = Front(timeline, monkeypatch)
+    (step,) = np.flatnonzero(timeline._trace.named(lambda n: n.startswith("ProfilerStep")))
+    details = front.ask(type="details", event=int(step))[0]["details"]
+    assert dict(details["facts"])["launches"] == "50 on the device, 4.75 ms in all"
+    assert len(details["flows"]) == 40
+    timeline.close()
+
+
 def test_search_goes_round(front: Front) -> None:
     found = front.ask(type="search", text="SGEMM", **{"from": 0})[0]
     assert (found["count"], found["index"]) == (80, 0)

@@ -10,9 +10,10 @@ than the one before; a query starts from the coarsest that is still finer than a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import numpy as np
 
@@ -32,7 +33,6 @@ from perfkit.trace.read.events import (
     backward_rows,
     is_communication,
     is_data_wait,
-    join_device,
     runtime_calls,
 )
 from perfkit.trace.read.intervals import nest, union
@@ -227,27 +227,28 @@ class Levels:
         return np.flatnonzero(self.trace.named(lambda name: wanted in printable(name).casefold()))
 
     def ancestors(self, event: int) -> list[int]:
-        """The events around this one on its thread, innermost first."""
-        result: list[int] = []
+        """The events around this one on its thread, innermost first; the nearest 12."""
+        return list(islice(self._around(event), _MAX_ANCESTORS))
+
+    def _around(self, event: int) -> Iterator[int]:
         at = int(self.parent[event])
-        while at >= 0 and len(result) < _MAX_ANCESTORS:
-            result.append(at)
+        while at >= 0:
+            yield at
             at = int(self.parent[at])
-        return result
 
     def source_line(self, event: int) -> str:
         """Where in the user's code: from the recorded call stack; empty where there is none.
 
         Python functions are recorded with the line of their ``def``, which is then said.
         """
-        for at in (event, *self.ancestors(event)):
+        for at in (event, *self._around(event)):
             stack = int(self.trace.stack_id[at])
             if stack >= 0:
                 frames = [f.strip() for f in self.trace.stacks[stack].split(";") if f.strip()]
                 own = [f for f in frames if not _of_a_library(f)]
                 if own or frames:
                     return printable((own or frames)[-1], 300)
-        for at in (event, *self.ancestors(event)):
+        for at in (event, *self._around(event)):
             if self.trace.category[at] == Category.PYTHON:
                 name = self.trace.names[self.trace.name_id[at]]
                 if "(" in name and not _of_a_library(name) and not name.startswith("<"):
@@ -255,7 +256,7 @@ class Levels:
         return ""
 
     def flows(self, event: int) -> list[Flow]:
-        """What an event launched on the device, or what launched it; at most 40."""
+        """What an event launched on the device, the first 40, or what launched it."""
         trace = self.trace
         if trace.category[event] in DEVICE_CATEGORIES:
             wanted = trace.correlation[event]
@@ -265,6 +266,11 @@ class Levels:
             at = int(np.searchsorted(keys, wanted))
             found = at < len(keys) and keys[at] == wanted
             return [Flow(int(calls[at]), "launched by")] if found else []
+        return [Flow(int(x), "launches") for x in self.launched(event)[:_MAX_FLOWS]]
+
+    def launched(self, event: int) -> Int64:
+        """All that an event on the host, or what is within it, launched on the device."""
+        trace = self.trace
         inside = self._launches[
             np.searchsorted(trace.start_ns[self._launches], trace.start_ns[event], side="left") :
             np.searchsorted(trace.start_ns[self._launches], trace.end_ns[event], side="right")
@@ -272,9 +278,10 @@ class Levels:
         inside = inside[
             (trace.thread[inside] == trace.thread[event])
             & (trace.end_ns[inside] <= trace.end_ns[event])
-        ][:_MAX_FLOWS]
-        device = join_device(trace, inside)
-        return [Flow(int(x), "launches") for x in device[device >= 0]]
+        ]
+        # one launch of a graph starts many kernels
+        device = np.flatnonzero(trace.is_a(Category.KERNEL, Category.MEMCPY, Category.MEMSET))
+        return device[np.isin(trace.correlation[device], trace.correlation[inside])]
 
     @cached_property
     def _launches(self) -> Int64:
