@@ -9,10 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-# Between two fetches of a group the trainer runs a line or two of Python. Any training step takes
-# longer.
-_NOTHING_MS = 0.15
-#: A step with more work than that is the end of a group, or a step by itself.
+#: Between two fetches of a group the trainer runs a line or two of Python. A step with more work
+#: than that is the end of a group, or a step by itself.
 NOTHING_NS = 150_000
 _NOTHING_SHARE = 0.05
 # At least this many groups, and this share of the run, must follow the pattern.
@@ -51,4 +49,4 @@ def _works(step_ms: _Array, wait_ms: _Array) -> npt.NDArray[np.bool_]:
     work = step_ms - wait_ms
     if not len(work):
         return np.zeros(0, bool)
-    return np.asarray(work > min(_NOTHING_MS, _NOTHING_SHARE * float(work.mean())))
+    return np.asarray(work > min(NOTHING_NS / 1e6, _NOTHING_SHARE * float(work.mean())))

@@ -62,6 +62,32 @@ def test_what_did_not_slow_it_down_is_no_excuse(change: dict[str, float]):
 
 
 @pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        # a tenth of the time without a core
+        ({"waited_s": 0.19, "others_s": 1.0}, {"waited_s": 0.21, "others_s": 1.0}),
+        # a quarter of a core for others
+        ({"waited_s": 1.0, "others_s": 0.48}, {"waited_s": 1.0, "others_s": 0.52}),
+        # where nobody tells who waited: the cores are full
+        ({"waited_s": None, "others_s": 1.75}, {"waited_s": None, "others_s": 1.85}),
+        # a twentieth of the time of both cores, or of the process
+        ({"stolen_s": 0.19}, {"stolen_s": 0.21}),
+        ({"throttled_s": 0.09}, {"throttled_s": 0.11}),
+        # 0.2 s
+        ({"wall_s": 0.19, "throttled_s": 0.1}, {"wall_s": 0.21, "throttled_s": 0.1}),
+    ],
+)
+def test_what_is_too_little_to_matter_is_no_excuse(low: dict[str, float], high: dict[str, float]):
+    assert not replace(QUIET, **low).is_busy
+    assert replace(QUIET, **high).is_busy
+
+
+def test_a_fifth_of_the_time_spoils_the_figures():
+    assert not replace(QUIET, throttled_s=0.39).spoils
+    assert replace(QUIET, throttled_s=0.41).spoils
+
+
+@pytest.mark.parametrize(
     ("change", "lost", "spoils"),
     [
         ({"stolen_s": 0.216}, 0.108, False),  # 5.4 % of two cores, all of it may be ours

@@ -75,6 +75,32 @@ def test_what_explains_nothing_is_not_said(gpu: GpuHeldBack):
     assert gpu.sentences(copies=0.5) == ()
 
 
+@pytest.mark.parametrize(
+    ("little", "much"),
+    [
+        (seen({"power": 0.09}), seen({"power": 0.11})),
+        (seen({"heat": 0.019}), seen({"heat": 0.021})),
+        # without counters: below nine tenths of the highest clock, while it works
+        (seen(clock_mhz=1790, reasons=0x4), seen(clock_mhz=1770, reasons=0x4)),
+        (seen(clock_mhz=900, reasons=0x4, state=3), seen(clock_mhz=900, reasons=0x4, state=2)),
+    ],
+)
+def test_what_costs_too_little_is_not_said(little: GpuHeldBack, much: GpuHeldBack):
+    assert little.sentences() == ()
+    assert len(much.sentences()) == 1
+
+
+def test_from_a_tenth_of_the_step_on_a_slow_link_and_other_processes_matter():
+    for share, said in ((0.09, 0), (0.11, 1)):
+        assert len(seen(link=(3, 8)).sentences(copies=share)) == said
+        assert len(seen(n_processes=2).sentences(queued=share)) == said
+
+
+def test_a_step_that_computes_half_of_its_time_may_be_what_needs_the_power():
+    for share, others in ((0.49, True), (0.51, False)):
+        assert ("what else runs" in seen({"power": 0.9}).sentences(computing=share)[0]) is others
+
+
 def test_a_narrow_link_is_said_only_where_copies_matter():
     gpu = seen(link=(3, 8))
     assert gpu.sentences() == ()

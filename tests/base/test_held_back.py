@@ -152,6 +152,32 @@ def test_what_explains_nothing_is_not_said(change: dict[str, float]):
     assert replace(CALM, **change).sentences() == ()
 
 
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        ({"hot_s": 0.19}, {"hot_s": 0.21}),  # 2 % of the time
+        # half of a core is work enough for a high clock
+        ({"clock_mhz": 1200.0, "process_s": 4.9}, {"clock_mhz": 1200.0, "process_s": 5.1}),
+        ({"clock_mhz": 2110.0}, {"clock_mhz": 2090.0}),  # the base clock
+        # 60 % of the highest one
+        ({"clock_mhz": 2300.0, "base_mhz": None}, {"clock_mhz": 2260.0, "base_mhz": None}),
+        ({"major_faults": 1990}, {"major_faults": 2010}),  # 2 % of the time
+        ({"memory_stalled_s": 0.49}, {"memory_stalled_s": 0.51}),  # 5 %
+        ({"wall_s": 0.19, "hot_s": 0.1}, {"wall_s": 0.21, "hot_s": 0.1}),
+    ],
+)
+def test_what_costs_too_little_is_not_said(low: dict[str, float], high: dict[str, float]):
+    assert replace(CALM, **low).sentences() == ()
+    assert len(replace(CALM, **high).sentences()) == 1
+
+
+def test_memory_was_short_where_a_tenth_of_the_pages_was_swapped_out_before():
+    page = os.sysconf("SC_PAGE_SIZE")
+    for pages, short in ((490, False), (510, True)):
+        (said,) = replace(CALM, major_faults=5000, swapped_in_bytes=pages * page).sentences()
+        assert ("Memory was short" in said) is short
+
+
 V2 = "usage_usec 9\nnr_periods {0}\nnr_throttled {1}\nthrottled_usec {2}\n"
 
 

@@ -35,7 +35,6 @@ _THROTTLED_FROM = 0.05
 _SHORTEST_S = 0.2
 # Without the scheduler's own account: others fill the cores.
 _FULL = 0.95
-_SAID_FROM = 0.01
 #: If a fifth of the time is lost, the largest class may not be the true largest. Below that, times
 #: are too long by a known bound, and shares still show where the time goes.
 SPOILS_FROM = 0.2
@@ -144,7 +143,7 @@ class Busy:
             had_none = (
                 ", and your code was ready but had no core for "
                 f"{_percent(min(waited, 1.0))} of the time"
-                if waited >= _SAID_FROM
+                if self.waited_s is not None
                 else ""
             )
             cores = "core" if self.n_cores == 1 else "cores"
