@@ -555,6 +555,22 @@ def test_a_little_that_is_large_is_no_small_wait(net: nn.Module) -> None:
     assert [sync.right_after for sync in find_syncs(step)] == [0, 0]
 
 
+def test_a_wait_costs_after_more_than_a_few_operators_or_a_million_elements(net: nn.Module) -> None:
+    def step() -> None:
+        y, some, more = (net(torch.ones(n, 3)) for n in (4, 450_000, 600_000))
+        some.sum().item()
+        some.max().item()
+        more.max().item()
+        for _ in range(6):
+            y = y + 1
+        y.max().item()
+        for _ in range(10):
+            y = y + 1
+        y.min().item()
+
+    assert [sync.right_after for sync in find_syncs(step)] == [0, 1, 0, 1, 0]
+
+
 def test_a_wait_that_is_none_does_not_make_the_next_one_cheap(net: nn.Module) -> None:
     def step() -> None:
         y = net(torch.randn(4, 3))
