@@ -1465,7 +1465,7 @@ def test_advice_on_inference_has_no_training_code(rule: str, make: Callable[[], 
     compile(finding(inference, rule).what_to_do.replace("...", "**kwargs"), rule, "exec")
 
 
-@pytest.mark.parametrize(("n_launches", "is_before"), [(None, False), (3, True), (12, False)])
+@pytest.mark.parametrize(("n_launches", "is_before"), [(None, False), (7, True), (12, False)])
 def test_a_wait_right_before_a_capture_is_told_as_that(
     n_launches: int | None, is_before: bool
 ) -> None:

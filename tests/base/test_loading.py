@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -121,6 +122,32 @@ def test_it_looks_at_most_once_a_second(made: Made):
     use = made.looks.result()
     assert use is not None
     assert use.workers[0].cpu_s == 9.0
+
+
+@pytest.mark.parametrize(("look_s", "rest_s"), [(0.004, 2.0), (1.0, 5.0)])
+def test_looks_take_a_five_hundredth_of_a_run_and_come_every_five_seconds(
+    made: Made, look_s: float, rest_s: float
+):
+    made.looks._spent = itertools.count(0.0, look_s).__next__
+    made.set_main(run_s=0.0, children=(41,))
+    made.set_worker(41, user_s=0.0)
+    made.after(0.0)
+    made.after(1.0)
+    for seconds, looks in ((rest_s - 0.1, False), (0.2, True)):
+        made.after(seconds)
+        assert (made.looks._machine[-1][0] == made.clock_s) is looks
+
+
+@pytest.mark.parametrize(("seconds", "is_told"), [(0.4, False), (0.6, True)])
+def test_half_a_second_is_the_least_that_says_something(
+    made: Made, seconds: float, *, is_told: bool
+):
+    made.set_main(run_s=0.0, children=(41,))
+    made.set_worker(41, user_s=0.0)
+    made.after(0.0)
+    made.clock_s += seconds
+    made.looks.look(now=True)
+    assert (made.looks.result() is not None) is is_told
 
 
 def test_the_time_without_workers_does_not_count(made: Made):

@@ -418,6 +418,9 @@ def test_the_64_mib_of_a_docker_container_are_too_little() -> None:
     assert not shared.available
     assert "--shm-size" in shared.remedy
     assert _named(_all(shm=None), "shared memory").available
+    for free_mib, enough in ((250, False), (260, True)):
+        shm = (2**34, free_mib * 2**20)
+        assert _named(_all(shm=shm), "shared memory").available is enough
 
 
 def test_compile_needs_a_compiler_and_on_a_gpu_triton(monkeypatch: pytest.MonkeyPatch) -> None:

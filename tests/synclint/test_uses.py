@@ -158,7 +158,7 @@ def _trained(line: str, n_steps: int) -> Syncs:
 )
 def test_a_line_that_ran_once_in_many_steps_is_left_alone(line: str) -> None:
     """It was told ``if step % 100 == 0``, as if it ran in each of them."""
-    (sync,) = _trained(line, 4)
+    (sync,) = _trained(line, 3)
     assert sync.count == 1
     assert (
         sync.instead == "# it ran once, not in each step: if it stays that rare, leave it as it is"
