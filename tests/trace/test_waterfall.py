@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from perfkit.trace.ask.waterfall import (
     CAUSES,
     Waterfall,
     _full_queue,
+    _low,
     change,
     waterfall_beside,
 )
@@ -282,6 +284,30 @@ def test_two_recordings_on_one_scale() -> None:
     assert len(found.figure().axes) == 2
     other = perfkit.waterfall(load(product_on_gpu()), load(product_on_gpu(size=2048)))
     assert any("least times differ" in w for w in other.warnings)
+
+
+@pytest.mark.parametrize(("factor", "differ"), [(1.04, False), (1.06, True), (1 / 1.06, True)])
+def test_steps_whose_least_times_differ_by_a_twentieth_do_not_do_the_same_work(
+    factor: float, *, differ: bool
+) -> None:
+    found = waterfall(load(product_on_gpu()))
+    other = replace(found, least_ms=factor * found.least_ms)
+    assert any("least times differ" in w for w in change(found, other).warnings) is differ
+
+
+def test_operators_that_took_less_than_their_least_time_are_a_doubt() -> None:
+    """A product of 8192 takes an H100 a millisecond at least, and this one took 200 µs."""
+    said = "took less than their least time"
+    assert not any(said in w for w in waterfall(load(product_on_gpu())).warnings)
+    assert any(said in w for w in waterfall(load(product_on_gpu(size=8192))).warnings)
+
+
+@pytest.mark.parametrize(("counted_us", "is_told"), [(198.5, False), (197.0, True)])
+def test_a_least_time_that_is_a_hundredth_lower_is_rounding(
+    counted_us: float, *, is_told: bool
+) -> None:
+    far: Any = SimpleNamespace(least_us=100.0, n_steps=2, is_known=True)
+    assert bool(_low(far, counted_us)) is is_told
 
 
 def test_it_takes_profiles_traces_and_files_and_nothing_else(tmp_path: Path) -> None:
