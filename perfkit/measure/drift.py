@@ -22,8 +22,6 @@ _SLOPE = 0.05
 _JUMP = 0.10
 # As for a trend: the user did not ask for it, so false alarms must be very rare.
 _CLEAR_P = 0.001
-# Of fewer values no jump is clear, however high (p = 0.0011 for 21).
-_FEWEST = 22
 # A processor's clock varies by a few per cent all the time.
 _CLOCK_FELL = 0.05
 _CPUFREQ = Path("/sys/devices/system/cpu")
@@ -70,8 +68,8 @@ def drift(
     """How the machine's speed changed for both arms, in words; empty if nothing is clear.
 
     Reports a slope of 5 % or more over the whole measurement (:func:`perfkit.measure.trend.trend`),
-    and a jump of 10 % or more: Pettitt's test (1979) at the point where it is clearest, with at
-    least 11 blocks.
+    and a jump of 10 % or more: Pettitt's test (1979) at the point where it is clearest. Of fewer
+    than 11 blocks it finds no jump clear, however high.
 
     Args:
         slow, fast: times in time order, shape blocks × letters.
@@ -104,7 +102,7 @@ def drift(
 def _jump(level: _Array) -> tuple[float, float] | None:
     """Where (as a share of the series) and by how much; None if no jump is clear."""
     n = len(level)
-    if n < _FEWEST:
+    if n < 2:
         return None
     signs = np.sign(level[:, None] - level[None, :])
     # U at t: how often a value up to t is above one after t, minus the opposite

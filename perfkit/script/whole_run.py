@@ -329,7 +329,7 @@ def _steps(
         )
     )
     if meter.n < _DRIFT_FROM * seen.recorder.steps:
-        summary = replace(summary, drift=None)
+        summary = _without_drift(summary)
     left_out_s = sum(end - begin for begin, end in seen.recorder.step_times_s[:n_left_out])
     rest_s = meter.total_ns / 1e9 - left_out_s
     if meter.n <= n_left_out or rest_s <= 0:  # the time of its only step is that of the set-up
@@ -341,6 +341,13 @@ def _steps(
         samples_per_s=samples / rest_s if samples else None,
         steps_per_s=(meter.n - n_left_out) / rest_s,
     )
+
+
+def _without_drift(summary: RunSummary) -> RunSummary:
+    step = summary.step
+    if step is not None:
+        step = replace(step, warnings=tuple(w for w in step.warnings if not w.startswith("drift")))
+    return replace(summary, drift=None, step=step)
 
 
 def _parts(

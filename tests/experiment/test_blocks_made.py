@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from perfkit.base.errors import MeasurementError, WorkloadKilledError
+from perfkit.experiment.compare._arm import Arm, Limits
 from perfkit.experiment.compare._blocks import Blocks, _Cut
+from perfkit.experiment.process.events import Event, Points, StateChanged
 from perfkit.experiment.process.result import RunResult
+
+
+def _workload(settings: Any) -> Iterator[None]:
+    yield
 
 
 def blocks(*, budget_s: float = 60.0, min_blocks: int = 6, **arm: float) -> Blocks:
     """With both arms alive."""
-    made: Any = object.__new__(Blocks)
-    one = SimpleNamespace(step_s=arm.get("step_s", 0.001), start_s=arm.get("start_s", 0.1))
-    other = SimpleNamespace(step_s=0.001, start_s=0.1)
-    vars(made).update(
-        _arms={0: one, 1: other}, _block_budget_s=budget_s / min_blocks, _names=("old", "new"),
-        warnings=[], _tries_left=2, _apart=False,
+    made = Blocks(
+        _workload, (), ({}, {}), Limits(),
+        budget_s=budget_s, min_blocks=min_blocks, names=("old", "new"),
     )  # fmt: skip
+    made._arms = {  # type: ignore[assignment]
+        0: SimpleNamespace(step_s=arm.get("step_s", 0.001), start_s=arm.get("start_s", 0.1)),
+        1: SimpleNamespace(step_s=0.001, start_s=0.1),
+    }
     return made
 
 
@@ -88,3 +97,40 @@ def test_a_block_needs_a_step_of_each(
     else:
         found = blocks()._block(times, "ABBA", True)
         assert (found.a_ms, found.b_ms) == means
+
+
+class _Session:
+    """Makes the next steps, in ms, each time that it is parked."""
+
+    def __init__(self, *_: Any, on_event: Callable[[Event], None], **__: Any) -> None:
+        self.hears = on_event
+        self.makes: Iterator[list[float]] = iter(())
+
+    def resume(self) -> None:
+        self.hears(StateChanged(1, "running"))
+
+    def park(self) -> None:
+        step_ms = np.array(next(self.makes))
+        whole = np.zeros(len(step_ms), np.int64)
+        self.hears(Points(1, whole, step_ms, step_ms, whole, whole == 0))
+        self.hears(StateChanged(1, "paused"))
+
+
+@pytest.mark.parametrize(
+    ("makes", "counted"),
+    [
+        ([[9.0, 1.0], [9.0]], [9.0, 1.0, 9.0]),  # two steps are no letter: it works on
+        ([[9.0, 1.0, 2.0]], [9.0, 1.0, 2.0]),
+        ([[9.0, 1.0, 2.0, 3.0]], [9.0, 1.0, 2.0, 3.0]),
+        ([[9.0, 1.0, 2.0, 3.0, 4.0]], [1.0, 2.0, 3.0, 4.0]),  # the first finds cold caches
+    ],
+)
+def test_a_letter_has_three_steps_and_of_five_leaves_the_first_out(
+    monkeypatch: pytest.MonkeyPatch, makes: list[list[float]], counted: list[float]
+) -> None:
+    monkeypatch.setattr("perfkit.experiment.compare._arm.Session", _Session)
+    arm = Arm(_workload, (), {}, Limits())
+    session: Any = arm._session
+    session.makes = iter(makes)
+    assert arm.letter(0.0).tolist() == counted
+    assert next(session.makes, None) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 import perfkit
-from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.errors import MeasurementError, MissingError, UsageError
 from perfkit.base.machine import stamp
 from perfkit.base.machine.played import is_played
 from perfkit.cli import main
@@ -281,6 +282,50 @@ def test_sets_are_doubled_until_they_are_far_larger_than_the_last_cache(
     assert found == sets
 
 
+@pytest.mark.parametrize(
+    ("first_s", "sizes"), [(0.036, [64, 128]), (0.039, [64]), (0.29, [64]), (0.31, [])]
+)
+def test_no_product_takes_longer_than_a_third_of_a_second(
+    first_s: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice the size is eight times the work: one that would take too long is not begun."""
+    begun = []
+    bench = measured._Bench("cpu")
+    monkeypatch.setattr(bench, "share", 1.0)
+    monkeypatch.setattr(bench, "_product", lambda form, size: lambda: begun.append(size))
+    monkeypatch.setattr(bench, "_seconds", lambda call, n: first_s * (begun[-1] / 64) ** 3)
+    monkeypatch.setattr(bench, "_rate", lambda call, amount, budget_s: rate(1.0))
+    found = [one.size for one in bench._products_in("float32", (64, 128, 256))]
+    assert found == sizes
+    assert begun == (sizes or [64])
+
+
+def test_a_working_set_takes_an_eighth_of_the_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    mib = 2**10  # a thousandth, so that it takes no time
+    monkeypatch.setattr(measured, "_CPU_SETS", (16 * mib,))
+    monkeypatch.setattr(measured, "_CPU_LARGEST", 256 * mib)
+    monkeypatch.setattr(measured, "_last_cache_bytes", lambda: 0)
+    monkeypatch.setattr(measured, "_free_memory", lambda: 8 * 80 * mib)
+    bench = measured._Bench("cpu")
+    monkeypatch.setattr(bench, "_rate", lambda call, amount, budget_s: rate(1.0))
+    assert {one.working_set_bytes // mib for one in bench.memory()} == {16, 32, 80}
+
+
+@pytest.mark.parametrize(
+    ("call_s", "budget_s", "n"), [(0.06, 0.0, 5), (0.04, 0.0, 10), (0.04, 1e9, 500)]
+)
+def test_a_call_is_repeated_five_times_ten_if_it_is_quick_and_five_hundred_at_most(
+    call_s: float, budget_s: float, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = measured._Bench("cpu")
+    monkeypatch.setattr(bench, "share", 1.0)
+    monkeypatch.setattr(bench, "_seconds", lambda call, n: n * call_s)
+    found = bench._rate(lambda: None, 6.0, budget_s)
+    assert found is not None
+    assert found.n == n
+    assert found.best == pytest.approx(6.0 / call_s)
+
+
 def test_a_small_budget_measures_once_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_CPU_SIZES", (64,)), ("_CPU_SETS", ()), ("_CPU_LARGEST", 2**20)):
         monkeypatch.setattr(measured, name, value)
@@ -297,6 +342,25 @@ def test_a_small_budget_measures_once_and_says_so(monkeypatch: pytest.MonkeyPatc
     assert repeats == {"1": 10, "0.2": 5}
 
 
+@pytest.mark.parametrize("missing", ["products", "memory"])
+def test_without_a_rate_of_products_or_of_memory_there_are_no_peaks(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, Any] = {
+        "warm_up": None,
+        "products": [ProductRate("float32", 64, rate(1.0))],
+        "memory": [MemoryRate("copy", 2**20, rate(1.0))],
+        "copies": {},
+        "launches": (rate(1.0), None),
+    }
+    for name, found in (made | {missing: []}).items():
+        monkeypatch.setattr(measured._Bench, name, lambda self, found=found: found)
+    monkeypatch.setattr(measured, "_disk", lambda folder, notes: None)
+    monkeypatch.setenv("PERFKIT_BUDGET_SCALE", "1")
+    with pytest.raises(MeasurementError, match="measured on cpu: its clock shows no time"):
+        measured.measured_peaks("cpu")
+
+
 def test_wrong_requests_say_what_to_do(
     own_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -309,14 +373,21 @@ def test_wrong_requests_say_what_to_do(
             perfkit.peaks("cuda")
 
 
+@pytest.mark.parametrize(
+    ("short_by", "why"), [(1, "less than 1 GiB free in {folder}"), (0, "the disk has failed")]
+)
 def test_a_disk_with_less_than_the_note_says_is_not_filled(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    short_by: int, why: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    free = SimpleNamespace(f_frsize=4096, f_bavail=2**30 // 4096 - 1)
+    def fails(**_: object) -> None:
+        raise OSError(5, "the disk has failed")
+
+    free = SimpleNamespace(f_frsize=4096, f_bavail=2**30 // 4096 - short_by)
     monkeypatch.setattr(os, "statvfs", lambda folder: free)
+    monkeypatch.setattr(tempfile, "TemporaryFile", fails)
     notes: list[str] = []
     assert measured._disk(tmp_path, notes) is None
-    assert notes == [f"the disk was not measured: less than 1 GiB free in {tmp_path}"]
+    assert notes == [f"the disk was not measured: {why.format(folder=tmp_path)}"]
 
 
 def test_disk_in_a_folder_that_is_not_there_is_a_note() -> None:

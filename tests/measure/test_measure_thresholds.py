@@ -75,6 +75,18 @@ def test_what_a_machine_did_while_two_took_turns() -> None:
         assert ("clock fell" in said) is is_said
 
 
+@pytest.mark.parametrize(("n_blocks", "is_told"), [(1, False), (10, False), (11, True), (12, True)])
+def test_a_jump_is_clear_where_chance_makes_one_in_a_thousand(n_blocks: int, is_told: bool) -> None:
+    """Pettitt's p of a jump in the middle, 2 exp(-6 (n² / 4)² / (n³ + n²)): 20 values, two of each
+    block, have 0.0016, 22 have 0.00075. (With some noise, or it would be a trend.)
+    """
+    n = 2 * n_blocks
+    level = np.where(np.arange(n) < n // 2, 1.0, 1.3) * np.resize([1.0, 1.01, 0.99], n)
+    said = drift(*_arms(level))
+    assert ("at once after 50 %" in said) is is_told
+    assert bool(said) is is_told
+
+
 def test_doubts_about_two_arms() -> None:
     sure = Interval(1.0, 0.99, 1.01, 0.95, 20)
 

@@ -58,3 +58,14 @@ def test_relative_change_is_against_the_start() -> None:
     assert found is not None
     assert found.relative == pytest.approx(0.2, abs=0.005)
     assert set(found.to_dict()) == {"slope", "low", "high", "change", "relative", "clear"}
+
+
+@pytest.mark.parametrize(("wave", "is_clear"), [(2.0, True), (4.0, False)])
+def test_a_rise_far_above_a_slow_wave_is_clear(wave: float, is_clear: bool) -> None:
+    """The wave's neighbours hang together, as those of correlated noise, which makes no line that
+    rises by twenty of its standard deviations. Here they are 28 and 14 of them.
+    """
+    x = np.arange(40)
+    found = trend(100 + x + wave * np.sin(2 * np.pi * x / 13))
+    assert found is not None
+    assert found.clear is is_clear

@@ -11,7 +11,14 @@ import pytest
 from perfkit.measure.phases import PHASES
 from perfkit.script._torch_watch import PASSES
 from perfkit.script.options import Options
-from perfkit.script.whole_run import Times, _evaluation_within, _extras_missing, _nothing, _parts
+from perfkit.script.whole_run import (
+    Times,
+    _evaluation_within,
+    _extras_missing,
+    _nothing,
+    _parts,
+    _steps,
+)
 
 
 def seen(
@@ -170,3 +177,21 @@ def test_evaluation_within_the_recorded_steps(first: int, last: int, doubt: str,
     assert bool(found) == bool(said)
     profile.coverage = None
     assert _evaluation_within(profile, watch) == ""
+
+
+@pytest.mark.parametrize(("n_steps", "is_told"), [(79, False), (80, True)])
+def test_a_drift_is_told_where_few_of_the_steps_were_recorded(n_steps: int, is_told: bool) -> None:
+    """Four were, and take longer: of fewer than twenty times as many that looks like a drift."""
+    step_ms = np.linspace(10, 13, n_steps)
+    meter = SimpleNamespace(
+        n=n_steps, numbers=np.arange(n_steps), step_ms=step_ms, wait_ms=0 * step_ms,
+        total_ns=1e6 * step_ms.sum(),
+    )  # fmt: skip
+    phases = SimpleNamespace(told=lambda ns: ns, doubt="a doubt")
+    run = SimpleNamespace(
+        samples=None, samples_at=None, memory=[], update_ns=0, phases=phases, phase_ns=()
+    )
+    steps = _steps("train.py", "finished", TIMES, Options(), seen(meter=meter, run=run))
+    assert steps.step is not None
+    assert (steps.drift is not None) is is_told
+    assert any(said.startswith("drift") for said in steps.step.warnings) is is_told
