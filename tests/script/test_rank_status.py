@@ -109,6 +109,14 @@ def test_a_pulse_tells_step_and_line_until_the_end(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["status3.json"]
 
 
+@pytest.mark.parametrize(("in_step_s", "is_looked_into"), [(1.9, False), (2.1, True)])
+def test_a_step_of_two_seconds_is_looked_into(
+    tmp_path: Path, in_step_s: float, is_looked_into: bool
+) -> None:
+    status = Pulse(tmp_path, 3, lambda: Glimpse(15, in_step_s, 3.0, 1.5, "backward"))._now()
+    assert ("test_rank_status.py" in status.line) is is_looked_into
+
+
 def test_a_pulse_that_cannot_look_or_write_is_silent(tmp_path: Path) -> None:
     def broken() -> Glimpse:
         raise RuntimeError("broken")
