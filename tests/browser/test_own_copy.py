@@ -91,7 +91,8 @@ def test_a_saved_lesson_leaves_git_status_clean(
     page = browser.new_page()
     page.set_default_timeout(60_000)
     page.goto(address)
-    page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").wait_for()
+    # not the notebook's own indicator: where it is idle, JupyterLab may pass the cell without a run
+    page.locator("#jp-main-statusbar").get_by_text("| Idle").wait_for()
     ran = page.locator(".jp-OutputArea-output", has_text="it ran")
     for _ in range(8):  # while JupyterLab is still setting up, a key can get lost
         with contextlib.suppress(NotInTimeError):
