@@ -11,9 +11,14 @@ import threading
 import time
 from collections.abc import Iterator
 
+import forked_programs
 import pytest
+from forked_programs import Programs
 from hypothesis import settings
 from tiers import Tiers
+
+# Without what tests add, such as a mark by which one finds the processes that it left behind.
+_AT_FIRST = dict(os.environ)
 
 # the time of an example depends on the machine's load
 settings.register_profile("perfkit", deadline=None)
@@ -113,6 +118,26 @@ def python_handles_ctrl_c() -> Iterator[None]:
     yield
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def _programs() -> Iterator[Programs]:
+    found = Programs(lambda _: True, [sys.executable, forked_programs.__file__], _AT_FIRST)
+    yield found
+    found.end()
+
+
+@pytest.fixture
+def programs_are_forked(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Python programs begin with torch loaded: for tests of what a program does, not of its start.
+
+    See :mod:`forked_programs`.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    with request.getfixturevalue("_programs").replaced():
+        yield
 
 
 @pytest.fixture(autouse=True)

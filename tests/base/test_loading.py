@@ -285,6 +285,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.parametrize("context", ["fork"])
 def test_it_sees_real_workers(tmp_path: Path, context: str):
     pytest.importorskip("torch")

@@ -52,6 +52,7 @@ def test_whose_code_it_is(filename: str, users: bool) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 def test_a_program_on_the_command_line_is_the_users() -> None:
     program = (
         "import torch, perfkit\n"

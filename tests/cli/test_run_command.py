@@ -150,6 +150,7 @@ def test_a_run_is_explained_and_the_script_is_as_under_python(folder: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.parametrize(
     ("end", "code", "ended"),
     [
@@ -173,6 +174,7 @@ def test_a_run_that_fails_leaves_its_report(folder: Path, end: str, code: int, e
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_it_with_a_report(folder: Path, number: signal.Signals) -> None:
     typed = ["--json", "r.json", "train.py", "stop", "workers"]
@@ -211,6 +213,7 @@ atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.parametrize("last", ["", "del sys.argv\n", "sys.argv = None\n"])
 def test_its_handlers_and_arguments_are_its_own_to_the_very_end(folder: Path, last: str) -> None:
     """Where it was given arguments, SIGINT ended it once it was over."""
@@ -258,6 +261,7 @@ threading.Thread(target=press, daemon=True).start()
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 def test_ctrl_c_while_it_reports_ends_the_shells_loop_too(folder: Path) -> None:
     """It ended with 0, and said "interrupted again" of the first Ctrl-C."""
     (folder / "ends.py").write_text(_PRESSED_AT_THE_REPORT)
@@ -362,6 +366,7 @@ def test_sigterm_ends_a_program_that_hangs_in_c(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 def test_a_script_without_a_recorded_step_is_told_why(folder: Path) -> None:
     # why there is none at all: tests/script/test_run_watch.py
     done = _run(folder, "--json", "few.json", "train.py", "few")
@@ -369,6 +374,10 @@ def test_a_script_without_a_recorded_step_is_told_why(folder: Path) -> None:
     said = _said(folder / "few.json")
     assert said["profile"] is None
     assert said["steps"]["step"]["n"] == 2
+
+
+@pytest.mark.slow
+def test_a_script_without_torch_is_told_so(folder: Path) -> None:
     done = _run(folder, "--trace", "t.json", "no_torch.py")
     assert (done.returncode, done.stdout) == (0, "False\n")
     assert "did not import torch" in done.stderr
@@ -377,6 +386,7 @@ def test_a_script_without_a_recorded_step_is_told_why(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 def test_of_several_ranks_only_the_first_prints(folder: Path) -> None:
     typed = ["--json", "r.json", "--html", "r.x.html", "no_torch.py"]
     done = _run(folder, *typed, RANK="1")
@@ -419,6 +429,7 @@ def _on_terminal(data: bytes) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.skipif(sys.platform == "win32", reason="no pty")
 def test_on_a_terminal_the_live_line_makes_room_for_what_the_script_prints(folder: Path) -> None:
     import pty

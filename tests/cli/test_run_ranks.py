@@ -83,17 +83,14 @@ dist.destroy_process_group()
 def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "impatient.py").write_text(IMPATIENT)
-    before = _leftovers()
+    folders, processes = _leftovers(), _children()
     yield tmp_path
-    assert not [p for p in psutil.Process().children(recursive=True) if "train.py" in _line(p)]
-    assert _leftovers() <= before
+    assert not _children() - processes
+    assert _leftovers() <= folders
 
 
-def _line(process: psutil.Process) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
+def _children() -> set[int]:
+    return {p.pid for p in psutil.Process().children(recursive=True)}
 
 
 def _leftovers() -> set[str]:
@@ -123,6 +120,7 @@ def _said(path: Path) -> dict[str, Any]:
     return said
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 def test_the_rank_whose_data_wait_makes_all_late_is_named(folder: Path) -> None:
     done = _run(folder, "--ranks", "kept", "--json", "r.json", "--html", "r.html", "train.py")
     assert done.returncode == 0, done.stderr
@@ -180,6 +178,7 @@ def _waits_for(done: Any, process: subprocess.Popen[str]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 def test_a_rank_that_is_killed_is_named(folder: Path) -> None:
     process = _started(folder, "--ranks", "kept", "--json", "r.json", "train.py", "killed")
     try:
@@ -196,6 +195,7 @@ def test_a_rank_that_is_killed_is_named(folder: Path) -> None:
     assert "Rank 1 died" in err
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 def test_a_rank_that_is_stopped_is_named_and_the_others_leave_what_they_saw(folder: Path) -> None:
     """Each rank waited for the other one to tell, and in the end nobody did.
 
@@ -223,6 +223,7 @@ def test_a_rank_that_is_stopped_is_named_and_the_others_leave_what_they_saw(fold
     assert all(_is_gone(_status(folder, rank)["pid"]) for rank in range(2))
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.parametrize("end", ["hang", "never"])
 def test_a_rank_that_hangs_is_named_with_its_line(folder: Path, end: str) -> None:
     typed = ["--ranks", "kept", "--json", "r.json", "train.py", end]
@@ -253,6 +254,7 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.parametrize("end", ["", "raise"])
 def test_of_two_machines_the_one_that_ends_last_tells_of_all_ranks(folder: Path, end: str) -> None:
     """Two launchers on this machine, whose ranks meet in folders of their own."""
@@ -334,6 +336,7 @@ def test_perfkit_calls_torchrun_and_its_exit_code_is_that_of_the_job(folder: Pat
     assert done.stderr.count("Rank 1 raised ValueError in step 16") == 1
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 def test_where_every_rank_is_killed_perfkit_still_reports(folder: Path) -> None:
     process = _launched(folder, "train.py", "hang")
     try:

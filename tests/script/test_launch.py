@@ -34,7 +34,11 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _nothing_is_left(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    if "programs_are_forked" in request.fixturenames:
+        request.getfixturevalue("programs_are_forked")  # the process that forks them stays
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     before = {p.pid for p in psutil.Process().children(recursive=True)}
@@ -95,6 +99,7 @@ def test_a_function_travels_by_value_and_what_cannot_is_named() -> None:
         perfkit.launch(holds_a_lock, live=False)
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 def test_a_rank_that_raises_is_named_with_its_traceback() -> None:
     with pytest.raises(WorkloadFailedError, match="Rank 1 raised ValueError in step 16") as raised:
         perfkit.launch(_workload, settings={"end": "raise"}, live=False)
@@ -103,6 +108,7 @@ def test_a_rank_that_raises_is_named_with_its_traceback() -> None:
     assert "child.py" not in raised.value.traceback_text
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 def test_a_rank_that_raises_in_a_notebook_s_cell_shows_its_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -119,6 +125,7 @@ def test_a_rank_that_raises_in_a_notebook_s_cell_shows_its_line(
     assert lines[1].strip() in raised.value.traceback_text
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.parametrize(
     ("end", "said"),
     [
@@ -169,6 +176,7 @@ def _killed_once(settings: Any) -> tuple[int, str]:
     return dist.get_rank(), attempt
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 def test_a_job_is_started_anew_after_a_kill_and_says_so() -> None:
     found = perfkit.launch(_killed_once, ranks=2, restarts=1, live=False)
     assert found.values == ((0, "1"), (1, "1"))
@@ -187,6 +195,7 @@ def _where(settings: Any) -> tuple[str, ...]:
     return (*(os.environ[name] for name in names), str(int(total)))
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 def test_two_hosts_meet_by_the_rendezvous_of_torchrun() -> None:
     found = perfkit.launch(_where, ranks=2, hosts=2, live=False)
     assert sorted(found.values) == [("0", "0", "2", "2"), ("1", "0", "2", "2")]
