@@ -188,6 +188,7 @@ print("alive")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.parametrize("how", ["named", "core", "kept"])
 def test_code_that_ends_our_profiler_does_not_end_the_process(how: str) -> None:
     """As Lightning's PyTorchProfiler does: the events are then not ours to read."""

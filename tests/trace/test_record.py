@@ -438,6 +438,7 @@ print("alive")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.parametrize("kind", ["torch.profiler", "autograd"])
 def test_a_profiler_of_the_regions_own_works_and_nothing_crashes(kind: str) -> None:
     # in a process of its own: two profilers at once end it
