@@ -179,19 +179,47 @@ def test_evaluation_within_the_recorded_steps(first: int, last: int, doubt: str,
     assert _evaluation_within(profile, watch) == ""
 
 
-@pytest.mark.parametrize(("n_steps", "is_told"), [(79, False), (80, True)])
-def test_a_drift_is_told_where_few_of_the_steps_were_recorded(n_steps: int, is_told: bool) -> None:
-    """Four were, and take longer: of fewer than twenty times as many that looks like a drift."""
-    step_ms = np.linspace(10, 13, n_steps)
+def stepped(step_ms: Any, **known: Any) -> Any:
+    """A run of these steps, as far as their figures need it."""
     meter = SimpleNamespace(
-        n=n_steps, numbers=np.arange(n_steps), step_ms=step_ms, wait_ms=0 * step_ms,
+        n=len(step_ms), numbers=np.arange(len(step_ms)), step_ms=step_ms, wait_ms=0 * step_ms,
         total_ns=1e6 * step_ms.sum(),
     )  # fmt: skip
     phases = SimpleNamespace(told=lambda ns: ns, doubt="a doubt")
-    run = SimpleNamespace(
-        samples=None, samples_at=None, memory=[], update_ns=0, phases=phases, phase_ns=()
-    )
-    steps = _steps("train.py", "finished", TIMES, Options(), seen(meter=meter, run=run))
+    run: dict[str, Any] = {
+        "samples": None, "samples_at": None, "memory": [], "update_ns": 0, "phases": phases,
+        "phase_ns": (),
+    }  # fmt: skip
+    others_s = (step_ms[1:] / 1e3).tolist()
+    return seen(others_s, meter=meter, run=SimpleNamespace(**(run | known)))
+
+
+@pytest.mark.parametrize(("n_steps", "is_told"), [(79, False), (80, True)])
+def test_a_drift_is_told_where_few_of_the_steps_were_recorded(n_steps: int, is_told: bool) -> None:
+    """Four were, and take longer: of fewer than twenty times as many that looks like a drift."""
+    found = stepped(np.linspace(10, 13, n_steps))
+    steps = _steps("train.py", "finished", TIMES, Options(), found)
     assert steps.step is not None
     assert (steps.drift is not None) is is_told
     assert any(said.startswith("drift") for said in steps.step.warnings) is is_told
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "known", "rates"),
+    [
+        (1, {"samples": 8, "samples_at": 8}, (None, None)),
+        (2, {}, (10.0, None)),
+        (9, {"samples": 72, "samples_at": 8}, (10.0, 80.0)),
+        (9, {"samples": 72}, (10.0, None)),  # how many the first step had is not known
+        (9, {"samples": 8, "samples_at": 8}, (10.0, None)),
+    ],
+)
+def test_the_rates_of_a_run_are_those_without_its_first_step(
+    n_steps: int, known: dict[str, int], rates: tuple[float | None, float | None]
+) -> None:
+    """It takes 3 s, the others a tenth each."""
+    found = stepped(np.array([3000.0, *[100.0] * (n_steps - 1)]), **known)
+    steps = _steps("train.py", "finished", TIMES, Options(), found)
+    assert steps.step is not None
+    assert steps.step.median == (3000.0 if n_steps == 1 else 100.0)
+    assert (steps.steps_per_s, steps.samples_per_s) == pytest.approx(rates)
