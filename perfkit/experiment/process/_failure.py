@@ -101,7 +101,11 @@ def of_exit(code: int, *, output: str, last_bytes: int, ram_bytes: int, oom_kill
         if last_bytes >= _LARGE_SHARE * ram_bytes:
             held = f"{fmt_bytes(last_bytes)} of {fmt_bytes(ram_bytes)}"
             return Failure("killed", f"killed (SIGKILL: out of memory?); it last held {held}")
-        return Failure("killed", "killed (SIGKILL): something outside ended its process")
+        return Failure(
+            "killed",
+            "killed (SIGKILL): by the workload itself, by another process, or by the system "
+            "because memory ran out; which of these is not known",
+        )
     if name == "SIGBUS" and shared_memory_is_full("bus error"):
         return Failure("out of memory", shared_memory_message(), output)
     where = innermost(output)
