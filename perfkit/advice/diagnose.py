@@ -118,7 +118,7 @@ def diagnose(
     """
     bound = _bound(case)
     found = [f for rule in rules() for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
-    found += _outside(elsewhere)
+    found += _outside(elsewhere, trains=case.trains)
     found.sort(key=lambda f: (-f.gain_at_most, f.rule))
     if case.is_file and not case.on_device:
         found = [_without_bound(f, "a trace without a device does not carry one") for f in found]
@@ -282,7 +282,7 @@ def _uncapital(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
-def _outside(elsewhere: Elsewhere | None) -> list[Finding]:
+def _outside(elsewhere: Elsewhere | None, *, trains: bool) -> list[Finding]:
     """A finding about the time outside the recorded steps."""
     if elsewhere is None or not elsewhere.is_worth_a_word:
         return []
@@ -296,7 +296,8 @@ def _outside(elsewhere: Elsewhere | None) -> list[Finding]:
             f"{largest.when}, not in steps like the recorded ones",
             evidence=tuple(s.words() for s in elsewhere.stretches),
             what_to_do=(
-                "# profile that part by itself, or do it less often\n" + kind.what_to_do
+                "# profile that part by itself, or do it less often\n"
+                + kind.what_to_do(trains=trains)
                 if kind is not OTHER
                 else "# profile that part by itself: %%torchprof on a cell of its own, or\n"
                 "with perfkit.profile() as p:\n    ...\nprint(p)"

@@ -19,14 +19,20 @@ class LineKind:
     Attributes:
         name: one word for it.
         words: what it is, to follow "… is".
-        what_to_do: a snippet that fits.
+        in_training: a snippet that fits.
         rule: of the finding about such lines.
+        elsewhere: the snippet where nothing is trained, if that is another.
     """
 
     name: str
     words: str
-    what_to_do: str
+    in_training: str
     rule: str = "host-python"
+    elsewhere: str = ""
+
+    def what_to_do(self, *, trains: bool) -> str:
+        """A snippet that fits."""
+        return self.in_training if trains else self.elsewhere or self.in_training
 
 
 SLEEP = LineKind(
@@ -34,19 +40,23 @@ SLEEP = LineKind(
     "a wait that the code itself asks for",
     "# the step sleeps: take the wait out, or wait in a thread alongside training",
     rule="host-sleeps",
+    elsewhere="# the step sleeps: take the wait out, or wait in a thread alongside the model",
 )
 WAITING = LineKind(
     "waiting",
     "a wait for another process, a thread or a connection, whose work is not seen here",
     "# this thread only waits here; look at what it waits for, where that runs:\n"
     "with perfkit.profile() as p:  # in the function that the other process or thread runs\n"
-    "    train()\nprint(p.result)",
+    "    work()\nprint(p.result)",
     rule="host-waits",
 )
 LOGGING = LineKind(
     "logging",
     "logging or printing",
     "if step % 50 == 0:\n    log(...)  # not in every step; pass numbers, not tensors",
+    elsewhere="lines.append(...)\n"
+    "if len(lines) == 50:  # many at once; numbers, not tensors\n"
+    "    log(lines)\n    lines.clear()",
 )
 SAVING = LineKind(
     "file",
@@ -54,6 +64,9 @@ SAVING = LineKind(
     "# read ahead in a DataLoader's workers, and save rarely or from another process:\n"
     "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
     "if step % 1000 == 0:\n    torch.save(...)",
+    elsewhere="# read ahead in a DataLoader's workers, and write in a thread alongside the model:\n"
+    "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
+    "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(write, results)",
 )
 IMAGES = LineKind(
     "images",
@@ -80,6 +93,9 @@ METRICS = LineKind(
     "metrics",
     "# compute metrics on some of the steps, or once an epoch from kept predictions:\n"
     "if step % 50 == 0:\n    metric.update(prediction.detach(), target)",
+    elsewhere="# keep the predictions in the loop, and compute metrics on all of them after it:\n"
+    "predictions.append(prediction)\n"
+    "metric.update(torch.cat(predictions), torch.cat(targets))",
 )
 EMA = LineKind(
     "EMA",
@@ -139,9 +155,9 @@ _OPTIMIZERS = re.compile(r"(^|[/._])optimi[sz]ers?([/._]|$)", re.IGNORECASE)
 _MIXUP = re.compile(r"mix_?up|cut_?mix", re.IGNORECASE)
 
 
-def kind_of(line: Line) -> LineKind:
+def kind_of(line: Line, *, trains: bool) -> LineKind:
     """What a line does; the first kind that fits."""
-    if beside := beside_the_model(line):
+    if beside := beside_the_model(line, trains=trains):
         return beside
     by_text = kind_of_source(line.source)
     # what is read over a connection is a file to this code
@@ -177,16 +193,18 @@ def kind_of_source(text: str) -> LineKind:
     return WAITING if is_wait_by_text(text) else OTHER
 
 
-def beside_the_model(line: Line) -> LineKind | None:
+def beside_the_model(line: Line, *, trains: bool) -> LineKind | None:
     """EMA, mixup or metrics, if the path, the function or the line itself has such a name.
 
     Or an optimizer of another package, by the path of what was called alone: the user's own
-    line may only make one. Those of torch have a phase of their own.
+    line may only make one. Those of torch have a phase of their own. Where nothing is trained, no
+    average is updated: ``ema(x)`` runs a model that was trained with one.
     """
     parts = (line.inner, line.inner_function, line.function, line.source, line.library_function)
     if _OPTIMIZERS.search(line.inner.partition(":")[0]):
         return OPTIMIZER
-    for pattern, kind in ((_EMA, EMA), (_MIXUP, MIXUP), (_METRICS, METRICS)):
+    kinds = [(_EMA, EMA), (_MIXUP, MIXUP)] if trains else []
+    for pattern, kind in (*kinds, (_METRICS, METRICS)):
         if any(pattern.search(part) for part in parts):
             return kind
     return None

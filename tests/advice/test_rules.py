@@ -322,12 +322,40 @@ def test_python_outside_of_torch_names_the_line_in_that_time(text: str, advice: 
     assert ("log(" in found.what_to_do) == ("log(" in advice)
 
 
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("time.sleep(0.1)", "in a thread alongside the model"),
+        ("logger.info(y)", "many at once"),
+        ("torch.save(y, path)", "in a thread alongside the model"),
+        ('picture = Image.open(path).convert("RGB")', "draft"),
+        ("a = np.percentile(images, 5)", "DataLoader workers"),
+        ("acc = accuracy(y, target)", "torch.cat(predictions)"),
+        ("y = ema(x)", "what need not be there"),  # no average is updated here
+        ("y = cutmix_free(x)", "what need not be there"),
+        ("rows = [f(x) for x in batch]", "what need not be there"),
+    ],
+)
+def test_a_line_of_an_inference_gets_no_advice_on_training(text: str, advice: str) -> None:
+    """It was told to do it every fiftieth step, or once an epoch."""
+    sim = Simulated()
+    for i in range(6):
+        sim.step(i, 2_000 * i, 2_000)
+        sim.host("aten::linear", 2_000 * i, 1_000)
+    diagnosis = _sampled(sim, {text: 12}, {"y = model(x)": 60})
+    found = _finding(diagnosis, "host-sleeps" if "sleep" in text else "host-python")
+    assert found.line == f"data.py:9: {text}"
+    assert advice in found.what_to_do
+    assert not re.search(r"train|epoch|step %|optimizer|weights", found.what_to_do)
+    ast.parse(found.what_to_do)
+
+
 def test_python_inside_a_modules_forward_is_told_as_that() -> None:
     line = _line("y = [f(part) for part in x]", 9, 9, waiting=False, library="__main__")
-    kind = kind_of(dataclasses.replace(line, function="forward"))
+    kind = kind_of(dataclasses.replace(line, function="forward"), trains=True)
     assert kind.words == "Python inside a module's forward"
-    assert "one operation on the whole tensor" in kind.what_to_do
-    assert kind_of(dataclasses.replace(line, function="train")).name == "python"
+    assert "one operation on the whole tensor" in kind.what_to_do(trains=True)
+    assert kind_of(dataclasses.replace(line, function="train"), trains=True).name == "python"
 
 
 def test_too_few_samples_in_that_time_name_no_line() -> None:
@@ -438,12 +466,12 @@ def test_an_optimizer_of_another_package_is_told_by_its_path() -> None:
         inner="keras/src/optimizers/base_optimizer.py:366",
         inner_function="BaseOptimizer.apply",
     )
-    for found in (beside_the_model(line), kind_of(line)):
+    for found in (beside_the_model(line, trains=True), kind_of(line, trains=True)):
         assert found is not None
         assert found.name == "optimizer"
         assert "not torch.optim's" in found.words
     made = _line("optimizer = make(model)", 9, 9, waiting=False, library="__main__")
-    assert kind_of(made).name == "python"
+    assert kind_of(made, trains=True).name == "python"
 
 
 @pytest.mark.parametrize(
@@ -451,7 +479,7 @@ def test_an_optimizer_of_another_package_is_told_by_its_path() -> None:
 )
 def test_a_name_that_only_looks_like_it_tells_nothing(path: str) -> None:
     line = dataclasses.replace(_line("y = f(x)", 9, 9, waiting=False), inner=path)
-    assert beside_the_model(line) is None
+    assert beside_the_model(line, trains=True) is None
 
 
 def test_a_busy_machine_is_said_first_and_nothing_is_advised() -> None:

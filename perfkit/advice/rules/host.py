@@ -103,7 +103,7 @@ def python(case: Case) -> Iterator[Finding]:
     inside = case.lines_in(parts)
     lines = [x for x in inside.by_line() if not x.in_data_wait]
     top = lines[0] if lines and lines[0].n_samples >= _LEAST_SAMPLES else None
-    kind = OTHER if top is None else kind_of(top)
+    kind = OTHER if top is None else kind_of(top, trains=case.trains)
     # a line of numpy or logging that calls torch now and then has short gaps, too
     does_more = top is not None and kind not in (OTHER, FORWARD) and top.share >= _MOST
     lengths = parts.end - parts.start
@@ -155,7 +155,7 @@ def python(case: Case) -> Iterator[Finding]:
         cures=("host",),
         title=_title(case, kind),
         evidence=tuple(evidence),
-        what_to_do=_find_the_line(case) if top is None else kind.what_to_do,
+        what_to_do=(_find_the_line(case) if top is None else kind.what_to_do(trains=case.trains)),
         gain_at_most=gain,
         formula=formula,
         line=None if top is None else f"{top.place}: {top.source}",
@@ -186,7 +186,7 @@ def beside_the_model(case: Case) -> Iterator[Finding]:
     counts: dict[str, int] = {}
     tops: dict[str, tuple[LineKind, Line]] = {}
     for line in inside.by_line():
-        kind = kind_beside_the_model(line)
+        kind = kind_beside_the_model(line, trains=case.trains)
         if kind is not None and not line.in_data_wait:
             counts[kind.name] = counts.get(kind.name, 0) + line.n_samples
             tops.setdefault(kind.name, (kind, line))
@@ -204,7 +204,7 @@ def beside_the_model(case: Case) -> Iterator[Finding]:
                 f"{count} of the {inside.n_samples} line samples taken in forward fall on it: "
                 f"about {fmt_share(share)} of each step",
             ),
-            what_to_do=kind.what_to_do,
+            what_to_do=kind.what_to_do(trains=case.trains),
             gain_at_most=gain,
             formula=formula,
             line=f"{top.place}: {top.source}",
