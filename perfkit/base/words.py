@@ -17,6 +17,7 @@ the same everywhere. The rules:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 
 ABSENT = "–"
@@ -47,6 +48,12 @@ def fmt_count(n: float | None) -> str:
 def plural(n: float, noun: str, many: str | None = None) -> str:
     """A count with its noun: ``1 step``, ``2 steps``, ``12,345 steps``."""
     return f"{fmt_count(n)} {noun if n == 1 else many or noun + 's'}"
+
+
+def most_often(counts: Counter[str], noun: str) -> str:
+    """What was counted most often and how many others were: ``train.py:12 and 2 other lines``."""
+    (first, _), *others = counts.most_common()
+    return f"{first} and {plural(len(others), f'other {noun}')}" if others else first
 
 
 def fmt_bytes(n: float | None) -> str:

@@ -89,6 +89,9 @@ class Connections:
     def place(self, number: int) -> None:
         """A call has put it on the device and said so: that does not follow from what it met."""
         self.put_on_device(number)
+        # a model's own buffer, say, made without a device and moved with it: the code has
+        # devices in mind
+        self._made_plain[self.root(number)] = False
         self._placed.add(number)
 
     def is_placed(self, number: int) -> bool:

@@ -125,7 +125,7 @@ _OF_THE_CALL = frozenset(
         "load_to_device", "loops_of_graph", "save", "synchronize", "wait_for_stream",
     }
 )  # fmt: skip
-_MADE_ON_HOST = re.compile(r"^torch\.(tensor|Tensor|as_tensor|from_numpy|[A-Z]\w+Tensor)\(")
+_MADE_ON_HOST = re.compile(r"^\w+\.(tensor|Tensor|as_tensor|from_numpy|[A-Z]\w+Tensor)\(")
 _MADE_HERE = (
     "# made on the host just before: only a copy from pinned memory does not wait for the GPU\n"
     "# (.pin_memory(), where there is one); or copy several values at once"
@@ -144,6 +144,16 @@ _SENT = frozenset({"copy_to_device", "tensor_to_device"})
 # From pageable memory the driver may keep the host waiting whatever non_blocking says.
 _PINNED = "# from pinned memory only: a batch of DataLoader(…, pin_memory=True)"
 _PINNED_INDEX = "# from pinned memory only; better, make the positions on the device (device=…)"
+_PINNED_DATA = (
+    "# data of each step: only a copy from pinned memory does not wait (.pin_memory(), where\n"
+    "# there is a GPU). What never changes: make it once, before the loop"
+)
+_COPIED_ONCE = (
+    "# better make them on the device (torch.randperm(n, device=…)); else copy them once, for all\n"
+    "# that they choose"
+)
+# where a list or an array of positions may be
+_INDEXED = ("X[V]", "X[:, V]", "X[..., V]")
 _NEW = "# a new tensor: what else refers to this one keeps the old values\n"
 _POSITIVE = "# of positive numbers, in float32 or more"
 _RANGE = "# a range that you know: what lies beyond it is not counted"
@@ -167,21 +177,25 @@ class _Cure:
         line: what takes the expression's place in the user's line.
         note: a comment above that line.
         before: code for before the loop; then ``line`` is for in the loop.
+        in_each: whether ``before`` is for each step, right above the line.
         snippet: or, code of its own.
         rest: whether more arguments than the pattern's may follow; ``A`` are all of them.
         literal: capitals that must stand for numbers and lists of numbers. ``J`` stands for any
             index, of several parts too.
         number: capitals that must stand for one number.
+        kept: capitals that must stand for what costs nothing to write twice.
     """
 
     pattern: str
     line: str = ""
     note: str = ""
     before: str = ""
+    in_each: bool = False
     snippet: str = ""
     rest: bool = False
     literal: str = ""
     number: str = ""
+    kept: str = ""
 
 
 def _read(*patterns: str, note: str = _AFTER) -> tuple[_Cure, ...]:
@@ -485,14 +499,57 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
             rest=True,
             literal="V",
         ),
+        *(
+            _Cure(
+                f"torch.as_tensor(V, {dtype}device=D)",
+                line=f"torch.full((), V{more}, device=D)",
+                number="V",
+            )
+            for dtype, more in (("", ""), ("dtype=T, ", ", dtype=T"))
+        ),
+        *(
+            _Cure(
+                f"torch.{make}(V, {dtype}device=D)",
+                line=f"torch.{make}(V{more}).pin_memory().to(D, non_blocking=True)",
+                note=_PINNED_DATA,
+            )
+            for make in ("tensor", "as_tensor")
+            for dtype, more in (("", ""), ("dtype=T, ", ", dtype=T"))
+        ),
     ),
-    "index_tensor": _line("X[Y.to(X.device, non_blocking=True)]", "X[Y]", note=_PINNED_INDEX),
+    "index_tensor": (
+        *(
+            _Cure(
+                f"X[torch.{make}(){more}]",
+                line=f"X[torch.{make}(A, device=X.device){more}]",
+                rest=True,
+                kept="X",
+            )
+            for make in ("arange", "randperm")
+            for more in ("", ", Y")
+        ),
+        *_line("X[Y.to(X.device, non_blocking=True)]", "X[Y]", note=_PINNED_INDEX),
+    ),
     "index_list": (
-        _Cure(
-            "X[V]",
-            before="positions = torch.tensor(V, device=X.device)",
-            line="X[positions]",
-            literal="V",
+        *(
+            _Cure(
+                index,
+                before="positions = torch.tensor(V, device=X.device)",
+                line=index.replace("V", "positions"),
+                literal="V",
+            )
+            for index in _INDEXED
+        ),
+        *(
+            _Cure(
+                index,
+                note=_COPIED_ONCE,
+                before="positions = torch.as_tensor(V, device=X.device)",
+                in_each=True,
+                line=index.replace("V", "positions"),
+                kept="X",
+            )
+            for index in _INDEXED
         ),
         *_snippet(
             "# make them on the device: torch.randperm(n, device=X.device); or copy them once\n"
@@ -532,8 +589,10 @@ class _Line:
         later: Sequence[ast.stmt] = (),
         thinned: Sequence[ast.stmt] = (),
         is_shown: bool = False,
+        torch_name: str = "torch",
     ) -> None:
         self.statement = statement
+        self.torch_name = torch_name
         self.later = later  # what follows it and reads what it assigns
         self.thinned = thinned  # those of them that run in few steps
         self.is_shown = is_shown  # a cell shows the value of its last line
@@ -825,7 +884,16 @@ def _line_of(site: Site) -> _Line | None:
         later=later,
         thinned=[one for one in later if _rarity(tree, one)],
         is_shown=found is tree.body[-1],
+        torch_name=_name_of_torch(tree, found),
     )
+
+
+def _name_of_torch(tree: ast.Module, statement: ast.stmt) -> str:
+    """``th`` where the code says ``import torch as th`` and the statement uses it."""
+    imports = (n for n in ast.walk(tree) if isinstance(n, ast.Import))
+    names = {alias.asname for one in imports for alias in one.names if alias.name == "torch"}
+    used = (n.id for n in own(statement) if isinstance(n, ast.Name))
+    return next((name for name in used if name in names), "torch")
 
 
 def _later(tree: ast.Module, statement: ast.stmt) -> list[ast.stmt]:
@@ -1068,17 +1136,19 @@ def _is_seldom_enough(entry: str, line: _Line) -> bool:
 # --- matching ---------------------------------------------------------------------------
 
 # what waits is this very call or index: others on the line may look like it (x.shape[0])
-_ITSELF = frozenset({"distribution", "index_list"})
+_ITSELF = frozenset({"distribution", "index_list", "tensor_to_device"})
 
 
 def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
     if entry == "tensor_to_device" and "sample" in facts:
         return _made_on_the_host(line, site)
+    if entry == "tensor_to_device" and "tensors" in facts:
+        return None  # they are read first, which is another entry's
     nodes = line.running(site) if entry in _ITSELF else line.nodes(site)
     if entry == "distribution":  # log_prob() checks its argument, too, and takes no validate_args
         nodes = [node for node in nodes if _makes_an_object(node)]
     for cure in _CURES.get(entry, ()):
-        cure = _for_facts(cure, facts)
+        cure = _in_the_names_of(line, _for_facts(cure, facts))
         for node in nodes:
             if entry == "any" and node is not line.statement and decides(line.statement, node):
                 continue  # its answer decides what runs next: it cannot be asked later
@@ -1087,7 +1157,10 @@ def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
                 continue
             if not all(_is_literal(fit.bound[name]) for name in cure.literal):
                 continue
-            if not all(_is_number(fit.bound[name]) for name in cure.number):
+            is_number = "number" in facts
+            if not all(is_number or _is_number(fit.bound[name]) for name in cure.number):
+                continue
+            if any(_calls([fit.bound[name]]) for name in cure.kept):
                 continue
             # both sides of a question are computed only where it is a single one, of tensors
             asked = fit.bound.get("C")
@@ -1121,7 +1194,7 @@ def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
             if any(len(text) > _LONGEST for name, text in bound.items() if name in cure.snippet):
                 return None
             if cure.before and line.is_compound:
-                return None
+                continue
             return _Match(cure, node, bound)
     return None
 
@@ -1135,6 +1208,17 @@ def _made_on_the_host(line: _Line, site: Site) -> _Match | None:
                 text = ast.unparse(ast.Call(node.func, node.args, others))
                 return _Match(_Cure("", line=text, note=_SAMPLE), node, {})
     return None
+
+
+def _in_the_names_of(line: _Line, cure: _Cure) -> _Cure:
+    """``th.stack`` where the code says ``import torch as th``."""
+    if line.torch_name == "torch":
+        return cure
+    pattern, code, before, snippet = (
+        re.sub(r"\btorch\.", f"{line.torch_name}.", part)
+        for part in (cure.pattern, cure.line, cure.before, cure.snippet)
+    )
+    return replace(cure, pattern=pattern, line=code, before=before, snippet=snippet)
 
 
 def _for_facts(cure: _Cure, facts: Facts) -> _Cure:
@@ -1390,7 +1474,9 @@ def _named_apart(matches: Sequence[_Match]) -> list[_Match]:
     apart = []
     for match in matches:
         if match.cure.before:
-            name, _, value = _filled(match.cure.before, match.bound).partition(" = ")
+            # positions are the same whatever they choose from
+            bound = {capital: code for capital, code in match.bound.items() if capital != "X"}
+            name, _, value = _filled(match.cure.before, bound).partition(" = ")
             known = names.setdefault(name, {})
             own_name = known.setdefault(value, f"{name}_{len(known) + 1}" if known else name)
             cure = replace(
@@ -1429,17 +1515,23 @@ def _rewritten(line: _Line, matches: Sequence[_Match]) -> str:
         if differ and own_notes and match.cure.note:
             own_notes[0] = f"# {_short(line, match)}: {own_notes[0].removeprefix('# ')}"
         notes += own_notes
-    before = [_filled(m.cure.before, m.bound) for m in matches if m.cure.before]
+    before: dict[bool, dict[str, str]] = {True: {}, False: {}}
+    for match in matches:
+        if match.cure.before:
+            made = _filled(match.cure.before, match.bound)
+            before[match.cure.in_each].setdefault(made.partition(" = ")[0], made)
     texts = {m.node: _filled(m.cure.line, m.bound) for m in matches}
     for match in matches:
         # `self.total = constant`, and then `self.total += …` would change the constant
-        if match.cure.before and match.node is getattr(line.statement, "value", None):
+        is_itself = match.cure.before.startswith(f"{match.cure.line} = ")
+        if is_itself and match.node is getattr(line.statement, "value", None):
             texts[match.node] += ".clone()"
     for outer, inner in itertools.permutations(texts, 2):
         if inner in ast.walk(outer):  # both wait: `net(x.to(device)).cpu()`
             texts[outer] = texts[outer].replace(line.code(inner), texts[inner])
-    if before:
-        notes += ["# once, before the loop:", *before, "# in the loop:"]
+    if before[False]:
+        notes += ["# once, before the loop:", *before[False].values(), "# in the loop:"]
+    notes += before[True].values()
     if line.is_compound:
         code = [f"value = {text}" for text in texts.values()]
     else:

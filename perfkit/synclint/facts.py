@@ -17,7 +17,8 @@ _KEPT = frozenset({"cpu", "float", "int", "item", "numpy", "tolist"})
 #: so many dimensions fewer has the mask than what it chooses from; ``"sample"``: a data set did it;
 #: ``"first"``: only the first call in a process waits. Of what is copied to the device:
 #: ``"computed"``: an operator of the watched code made it; ``"given"``: none did, so a loader may
-#: have, in pinned memory.
+#: have, in pinned memory. Of what a tensor on the device is made of: ``"number"``: one of Python's;
+#: ``"tensors"``: some are among it; ``"data"``: anything else.
 Facts = tuple[str, ...]
 
 
@@ -46,9 +47,22 @@ def facts_of_choice(source: torch.Tensor, masks: Sequence[Any], value: Any = Non
     return tuple(facts)
 
 
+def facts_of_data(data: Any) -> Facts:
+    """Of what ``torch.tensor(data, device=…)`` copies."""
+    if type(data) in (bool, complex, float, int):
+        return ("number",)
+    return ("tensors",) if _holds_tensors(data) else ("data",)
+
+
+def _holds_tensors(data: Any) -> bool:
+    if isinstance(data, list | tuple):
+        return any(map(_holds_tensors, data))
+    return isinstance(data, torch.Tensor)
+
+
 def strength(facts: Facts) -> tuple[bool, int, bool]:
     """Which facts to go by where a line ran several times: a data set is not all that runs it."""
-    return "sample" not in facts, len(facts), "given" in facts
+    return "sample" not in facts, len(facts), not {"data", "given"}.isdisjoint(facts)
 
 
 def _changes(tensor: torch.Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,6 +12,7 @@ from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.statement import statement
 from perfkit.base.user_code import package_path
+from perfkit.base.words import most_often
 from perfkit.synclint.branches import runs_only_without_gpu
 from perfkit.synclint.catalogue import CATALOGUE, COPIES, EXPLICIT, Entry
 from perfkit.synclint.cures import LineWait, cures
@@ -52,8 +54,10 @@ class Sync(Shown):
             where it waits for a copy to the GPU.
         right_after: how many of ``count`` came right after another wait, with next to nothing
             queued between: those cost little as long as the other is there.
-        below: where ``file`` is a library's: the user's line that called it; else empty.
-        module: where ``file`` is a library's: the module that was running; else empty.
+        below: where ``file`` is a library's: the user's line that called it, the one that did most
+            often and how many others; else empty.
+        module: where ``file`` is a library's: the module that was running, named in the same way;
+            else empty.
     """
 
     file: str
@@ -245,12 +249,18 @@ def _sync(
     inside = ""
     if library is not None:
         inside = f"{package_path(library.file) or library.file}:{library.line}"
-    below = next((one.site.below for one, _ in hits if one.site.below), None)
+    callers: Counter[str] = Counter()
+    modules: Counter[str] = Counter()
+    for one, count in hits:
+        if one.site.below is not None:
+            callers[place(*one.site.below)] += count
+        if one.module:
+            modules[one.module] += count
     return Sync(
         kind="copy" if all(one.entry in COPIES for one, _ in hits) else "value",
         right_after=sum(cheap.get(one, 0) for one, _ in hits),
-        below=place(*below) if below is not None else "",
-        module=next((one.module for one, _ in hits if one.module), ""),
+        below=most_often(callers, "line") if callers else "",
+        module=most_often(modules, "module") if modules else "",
         file=file,
         line=line,
         op=", ".join(parts.ops),

@@ -38,7 +38,7 @@ from perfkit.memory.crossings import is_positions
 from perfkit.synclint.argument_checks import checks_as_without_compile
 from perfkit.synclint.connections import Connections
 from perfkit.synclint.entry import entry_of
-from perfkit.synclint.facts import Facts, facts_of_choice, facts_of_value
+from perfkit.synclint.facts import Facts, facts_of_choice, facts_of_data, facts_of_value
 from perfkit.synclint.rules import API_READS, rule_of
 from perfkit.synclint.sites import (
     Library,
@@ -714,7 +714,8 @@ class Watch:
         if device is not None and isinstance(result, _Tensor):
             self._made_on(result, device, frame)
             if name in _FROM_DATA and device != "meta":
-                self.hit("tensor_to_device", [result], frame)
+                data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+                self.hit("tensor_to_device", [result], frame, facts=facts_of_data(data))
         elif name in _FACTORIES and not torch_compat.within_a_device():
             number = self._number(result)
             if number is not None and not self._is_on_gpu(result):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -209,3 +210,16 @@ def test_no_difference_is_not_said_of_an_interval_that_has_room_for_one(
     low: float, high: float, said: str
 ) -> None:
     assert words.no_difference(low, high) == said
+
+
+@pytest.mark.parametrize(
+    ("counted", "said"),
+    [
+        ("aab", "a and 1 other line"),
+        ("abb", "b and 1 other line"),
+        ("abbc", "b and 2 other lines"),
+        ("aa", "a"),
+    ],
+)
+def test_the_most_frequent_is_named_and_the_others_are_counted(counted: str, said: str) -> None:
+    assert words.most_often(Counter(counted), "line") == said

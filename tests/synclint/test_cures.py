@@ -194,7 +194,83 @@ def test_what_nothing_else_takes_stays_on_the_device(line: str) -> None:
 def test_positions_that_change_are_copied_once_for_all_that_they_choose() -> None:
     (sync,) = _found("picked = np.random.permutation(4)\nkept = pred[picked]", np=np)
     assert "positions = torch.as_tensor(picked, device=pred.device)" in sync.instead
-    assert "y = pred[positions]" in sync.instead
+    assert sync.instead.endswith("\nkept = pred[positions]")
+    assert "before the loop" not in sync.instead
+
+
+def test_what_the_same_positions_choose_from_shares_one_copy() -> None:
+    """There were two, and neither was the line's own."""
+    code = "picked = np.random.permutation(4)\nkept = pred[picked].sum() + before[:, picked].sum()"
+    (sync,) = _found(code, np=np)
+    assert sync.instead.splitlines()[-2:] == [
+        "positions = torch.as_tensor(picked, device=pred.device)",
+        "kept = pred[positions].sum() + before[:, positions].sum()",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        ("kept = pred[:, [1, 0]]", "kept = pred[:, positions]"),
+        ("kept = pred[[1, longest_]]", "kept = pred[positions]"),
+        ("kept = pred[(1, 0), ...]", ""),
+    ],
+)
+def test_lists_of_positions_are_rewritten_where_the_line_shows_them(line: str, cure: str) -> None:
+    (sync,) = _found(line, longest_=2)
+    assert sync.instead.splitlines()[-1] == cure or (
+        not cure and sync.instead.startswith(_LIKE_THIS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        ("pred[torch.randperm(4)]", "pred[torch.randperm(4, device=pred.device)]"),
+        (
+            "pred[torch.arange(len(pred)), label]",
+            "pred[torch.arange(len(pred), device=pred.device), label]",
+        ),
+    ],
+)
+def test_positions_are_made_where_they_are_used(line: str, cure: str) -> None:
+    (sync,) = _found(f"kept = {line}", label=torch.zeros(4, dtype=torch.int64))
+    assert sync.instead == f"kept = {cure}"
+
+
+@pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        (
+            "th.tensor(array, device=pred.device)",
+            "th.tensor(array).pin_memory().to(pred.device, non_blocking=True)",
+        ),
+        (
+            "th.as_tensor(array, dtype=th.float32, device=pred.device)",
+            "th.as_tensor(array, dtype=th.float32).pin_memory().to(pred.device, non_blocking=True)",
+        ),
+        (
+            "th.tensor(len(array), device=pred.device)",
+            "th.full((), len(array), device=pred.device)",
+        ),
+        (
+            "th.as_tensor(len(array), device=pred.device)",
+            "th.full((), len(array), device=pred.device)",
+        ),
+        ("th.tensor([1.0], device=pred.device)", "constant.clone()"),
+    ],
+)
+def test_data_that_a_buffer_gives_in_each_step(line: str, cure: str) -> None:
+    """A general example, on numbers, where each step brings an array of its own."""
+    code = f"import torch as th\ndef sample(array):\n    return {line}\nkept = sample(world)"
+    (sync,) = _found(code, world=np.ones(4))
+    assert sync.instead.splitlines()[-1] == f"return {cure}"
+    assert ("only a copy from pinned memory" in sync.instead) is ("pin" in cure)
+
+
+def test_no_memory_is_pinned_for_what_is_read_first() -> None:
+    (sync,) = _found("kept = torch.tensor([err_g.detach(), 1.0], device=pred.device)")
+    assert "pin_memory" not in sync.instead
 
 
 def test_a_loss_of_some_rows_ignores_the_others() -> None:

@@ -507,6 +507,34 @@ def test_where_a_factory_makes_positions_is_known_or_nothing_is_said(net: nn.Mod
     assert [s.kind for s in find_syncs(lambda: net(x)[torch.randperm(4)])] == ["copy"]
 
 
+@pytest.mark.parametrize("n_features", [0, 3])
+def test_a_model_that_makes_its_buffers_on_the_host_and_moves_does_not_hide_positions(
+    n_features: int,
+) -> None:
+    """A buffer from a factory was taken for one that is used where it was made."""
+
+    class Atoms(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+            # its running averages are made by factories, too
+            self.norm = nn.BatchNorm1d(n_features) if n_features else nn.Identity()
+            self.register_buffer("atoms", torch.linspace(0.0, 1.0, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.linear(x)) * self.atoms
+
+    device = torch.device("cpu")  # what a script falls back to
+    x = torch.randn(4, 3).to(device)
+
+    def step(moves: bool = True) -> None:
+        model = Atoms().to(device) if moves else Atoms()
+        model(x)[torch.arange(2), torch.zeros(2, dtype=int, device=x.device)]
+
+    assert [s.op for s in find_syncs(step)] == ["an index tensor on the host"]
+    assert find_syncs(lambda: step(moves=False)) == []  # no device in mind
+
+
 def test_what_the_step_raises_ends_at_the_users_line(net: nn.Module) -> None:
     def step() -> None:
         net(torch.zeros(4, 7))
@@ -670,6 +698,36 @@ def test_below_a_trainer_the_librarys_line_is_named(
     words = str(logged)
     assert "trainers/__init__.py:9 (2 times" in words
     assert f"below {logged.below}" in words
+
+
+def test_of_a_librarys_many_callers_the_most_frequent_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the first one, and the same held for the modules."""
+    package = tmp_path / "site-packages" / "checkers"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(package.parent))
+    checkers = importlib.import_module("checkers")
+
+    class Checked(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = checkers.normalized(super().forward(x))
+            return y
+
+    model = nn.Sequential(Checked(3, 3), Checked(3, 3))
+    first = test_of_a_librarys_many_callers_the_most_frequent_is_named.__code__.co_firstlineno
+
+    def step() -> None:
+        y = model(torch.randn(4, 3))
+        checkers.normalized(y)
+
+    (sync,) = find_syncs(step)
+    assert sync.count == 3
+    within = first + 12  # of Checked.forward
+    assert sync.below == f"test_find.py:{within} and 1 other line"
+    assert sync.module == "0 (Checked) and 1 other module"
+    assert f"below {sync.below}" in str(Syncs([sync]))
 
 
 def test_the_step_trains_as_without(net: nn.Module) -> None:

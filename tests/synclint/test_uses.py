@@ -244,14 +244,17 @@ def test_of_two_copies_it_is_said_which_a_loader_may_have_pinned() -> None:
     assert computed.startswith("# (one * 2): computed on the host")
 
 
-def test_a_wait_that_cannot_be_rewritten_is_not_taken_for_its_neighbour() -> None:
+def test_each_tensor_that_is_made_has_its_own_rewrite() -> None:
     """``torch.tensor(n)`` matched the constant beside it, and nothing was said of it."""
     (sync,) = _found(
         "y = x * torch.tensor([2.0], device=device) * torch.tensor(n, device=device)", n=[1.0]
     )
     assert sync.count == 2
-    assert "# no rewrite of this very line is known" in sync.instead
-    assert "y = x * constant * torch.tensor(n, device=device)" in sync.instead
+    constant, line = sync.instead.partition("# once, before the loop:")[2].split("# in the loop:")
+    assert constant.strip() == "constant = torch.tensor([2.0], device=device)"
+    assert line.strip() == (
+        "y = x * constant * torch.tensor(n).pin_memory().to(device, non_blocking=True)"
+    )
 
 
 # --- data sets --------------------------------------------------------------------------

@@ -67,6 +67,18 @@ def test_what_the_samples_have_in_common_is_the_call() -> None:
     assert common_frame(samples[:1] + [Sample(0.0, None)] * 9) is None
 
 
+def test_of_a_librarys_callers_the_most_frequent_is_named() -> None:
+    """It was the last one."""
+    space: dict[str, object] = {}
+    exec(compile("def load(): pass", "/x/site-packages/lib/io.py", "exec"), space)
+    line = (space["load"].__code__, 7)  # type: ignore[attr-defined]
+    callers = [_key("often").chain[0]] * 3 + [(_key("seldom").chain[0][0], 5)]
+    samples = [Sample(0.0, _Key(*line, False, "x", None, 0, (line, caller))) for caller in callers]
+    found = common_frame(samples)
+    assert found is not None
+    assert found.place == "lib/io.py:7 in load (called from cell [1], line 1 and 1 other line)"
+
+
 def test_a_comprehension_is_not_told_as_below_its_own_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -36,6 +36,7 @@ from perfkit.base.resident import resident_bytes
 from perfkit.base.stack import Level, levels_of, stack_of
 from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, package_path, where
+from perfkit.base.words import most_often
 
 SAMPLES_PER_S = 100.0
 BACKGROUND_PER_S = 20.0
@@ -425,7 +426,7 @@ def common_frame(samples: Sequence[Sample], ordinary: Sequence[Sample] = ()) -> 
     """
     counts: Counter[tuple[CodeType, int]] = Counter()
     depth: dict[tuple[CodeType, int], int] = {}
-    callers: dict[tuple[CodeType, int], tuple[CodeType, int]] = {}
+    callers: dict[tuple[CodeType, int], Counter[tuple[CodeType, int]]] = {}
     for sample in samples:
         if sample.key is None:
             continue
@@ -434,7 +435,7 @@ def common_frame(samples: Sequence[Sample], ordinary: Sequence[Sample] = ()) -> 
             if is_user_code(line[0].co_filename):
                 user = line
             elif user is not None:
-                callers[line] = user
+                callers.setdefault(line, Counter())[user] += 1
             depth[line] = max(depth.get(line, 0), level)
         counts.update(set(sample.key.chain))
     shared = [line for line, count in counts.items() if count >= 0.7 * len(samples)]
@@ -449,10 +450,12 @@ def common_frame(samples: Sequence[Sample], ordinary: Sequence[Sample] = ()) -> 
     code, number = deepest
     cells = cell_names()
     if deepest in callers:
-        caller, at = callers[deepest]
+        named: Counter[str] = Counter()
+        for (caller, at), count in callers[deepest].items():
+            named[where(caller.co_filename, at, cells)] += count
         place = (
             f"{package_path(code.co_filename)}:{number} in {_function(code)} (called from "
-            f"{where(caller.co_filename, at, cells)})"
+            f"{most_often(named, 'line')})"
         )
     else:
         place = where(code.co_filename, number, cells)
