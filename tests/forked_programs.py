@@ -112,6 +112,7 @@ class Programs:
     def end(self) -> None:
         """End the process that forks, which was started."""
         self._asked.close()
+        self._process.terminate()  # what a test forked may hold that socket, too
         self._process.wait()
 
     def _start(self, command: Any, *rest: Any) -> int:
