@@ -49,9 +49,11 @@ _READ_AT_LOAD = (
     "ATEN", "CUDA", "DNNL", "GOMP", "KMP", "LANG", "LC_", "LD_", "MALLOC", "MKL", "OMP", "ONEDNN",
     "OPENBLAS", "PYTHON", "PYTORCH", "TORCH",
 )  # fmt: skip
-# … but for what is read later, or seen to here.
+# … but for what is read later, or seen to here, or is the mark of a library on who imported it:
+# cv2 adds its folder to LD_LIBRARY_PATH, torch's compiler writes down where it keeps its code.
 _READ_LATER = (
-    _FORKABLE, _THREADS, "PYTHONPATH", "TORCHELASTIC_", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+    _FORKABLE, _THREADS, "LD_LIBRARY_PATH", "PYTHONPATH", "TORCHELASTIC_",
+    "TORCHINDUCTOR_CACHE_DIR", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
     "TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 

@@ -67,6 +67,13 @@ def test_who_changes_what_is_read_once_is_started(folder: Path) -> None:
     assert _told(["tells.py"], folder, env={"MALLOC_ARENA_MAX": "1"})["threads"] is None
 
 
+def test_what_libraries_leave_in_the_environment_keeps_nothing_from_being_forked(
+    folder: Path,
+) -> None:
+    left = {"LD_LIBRARY_PATH": "/of/cv2:", "TORCHINDUCTOR_CACHE_DIR": "/of/the/compiler"}
+    assert _told(["tells.py"], folder, env=left)["threads"] == 1
+
+
 def test_modules_come_from_its_own_folders(folder: Path) -> None:
     (folder / "apart").mkdir()
     (folder / "tells.py").rename(folder / "apart" / "tells.py")

@@ -580,13 +580,13 @@ def test_time_outside_of_the_steps_is_a_finding(source: str, advice: str) -> Non
         seconds=6.0, source=source, when="the end", place="a.py:3", words=lambda: "6 s at the end"
     )
     known: Any = SimpleNamespace(is_worth_a_word=True, stretches=(stretch,), region_s=8.0)
-    (found,) = _outside(known)
+    (found,) = _outside(known, trains=True)
     assert found.what_to_do.startswith(advice)
     assert found.gain_at_most == pytest.approx(4.0)
     assert found.line == f"a.py:3: {source}"
-    assert _outside(None) == []
+    assert _outside(None, trains=True) == []
     known.is_worth_a_word = False
-    assert _outside(known) == []
+    assert _outside(known, trains=True) == []
 
 
 @pytest.mark.parametrize(
