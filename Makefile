@@ -88,7 +88,7 @@ lint-and-prepare: install
 	@$(PYTEST) $(CELLS) --collect-only -q -p no:cacheprovider notebooks tests >/dev/null 2>&1 & \
 		echo "$(LINT)"; $(LINT); failed=$$?; wait; exit $$failed
 
-test-parallel: install  # notebooks first: they take longest
+test-parallel: install  # in which order: tests/tiers.py
 	$(BESIDE) $(PYTEST) $(if $(AGAIN),$(FAILED),$(WORKERS)) -o cache_dir=.pytest_cache/parallel \
 		-m 'not ($(ALONE))' --ignore=tests/browser notebooks tests $(CELLS)
 

@@ -98,9 +98,10 @@ def test_what_takes_longest_begins_first_and_what_belongs_together_stays_so(
         Timed("test_b.py::test_slow", "slow"),
         Timed("notebooks/a.ipynb::Cell 0"),
         Timed("notebooks/a.ipynb::Cell 1"),
+        Timed("notebooks/b.ipynb::Cell 0"),
     ]
     order = [items.index(one) for one in longest_first(items, tmp_path)]
-    assert order == [6, 7, 0, 2, 3, 4, 5, 1]
+    assert order == [6, 7, 0, 2, 3, 8, 4, 5, 1]  # the second lesson between two slow ones
 
 
 class Kernel:

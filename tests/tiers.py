@@ -45,14 +45,23 @@ def _scope(nodeid: str, rootpath: Path) -> str:
 
 
 def longest_first(items: list[Any], rootpath: Path) -> list[Any]:
-    """The lessons, then what has a slow test: the last ones end at about the same time."""
-    ranks: dict[str, int] = {}
+    """The lessons among the slow tests, then the rest: all workers end at about the same time.
+
+    A lesson keeps its core busy, while most slow tests wait, for a rank that hangs, say.
+    """
+    lesson, slow, other = range(3)
+    kinds: dict[str, int] = {}
     scopes = [_scope(item.nodeid, rootpath) for item in items]
     for item, scope in zip(items, scopes, strict=True):
         is_slow = _is_cell(item) or item.get_closest_marker("slow") is not None
-        rank = 0 if _is_cell(item) and not _is_solution(item.path) else 2 - is_slow
-        ranks[scope] = min(rank, ranks.get(scope, rank))
-    order = sorted(range(len(items)), key=lambda n: ranks[scopes[n]])
+        kind = lesson if _is_cell(item) and not _is_solution(item.path) else other - is_slow
+        kinds[scope] = min(kind, kinds.get(scope, kind))
+    places: dict[str, tuple[bool, float, int]] = {}
+    for kind in (lesson, slow, other):
+        alike = [scope for scope in kinds if kinds[scope] == kind]
+        for n, scope in enumerate(alike):
+            places[scope] = (kind == other, n / len(alike), kind)
+    order = sorted(range(len(items)), key=lambda n: places[scopes[n]])
     return [items[n] for n in order]
 
 
