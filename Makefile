@@ -115,7 +115,8 @@ test-cuda-lessons: $(CUDA)/.built
 	$(BESIDE) $(CUDA)/bin/pytest $(if $(AGAIN),$(FAILED),$(WORKERS)) -o cache_dir=.pytest_cache/cuda-lessons \
 		--durations=0 --durations-min=2 tests/played_cuda/test_lessons_there.py
 
-# A table by room. What fails here fails for the time that counting takes: only lines are looked at.
+# A table by room. Only lines are looked at: tests fail here for the time that counting takes, or as
+# torch.compile does not trace it; what such a test leaves behind fails those after it.
 cuda-coverage: install $(CUDA)/.built  ## which lines that need CUDA run on the played GPU; an hour on 2 cores
 	@rm -rf build/coverage
 	-$(call COUNTED,$(VENV),cpu) notebooks tests $(CELLS)
