@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -576,13 +577,13 @@ def test_compiled_code_is_neither_warned_of_nor_compiled_again(clock: Clock) -> 
 
     phases = Phases(clock)
     phases.start()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), ExitStack() as at_the_end:
+        at_the_end.callback(phases.stop)
         warnings.simplefilter("error")
         for _ in range(3):
             model(X).sum().backward()
             step(X).backward()
             phases.take()
-    phases.stop()
     assert phases.failure is None
     assert len(graphs) == 2
 
