@@ -117,7 +117,7 @@ test-cuda-lessons: $(CUDA)/.built
 
 # A table by room. Only lines are looked at: tests fail here for the time that counting takes, or as
 # torch.compile does not trace it; what such a test leaves behind fails those after it.
-cuda-coverage: install $(CUDA)/.built  ## which lines that need CUDA run on the played GPU; an hour on 2 cores
+cuda-coverage: install $(CUDA)/.built  ## which lines that need CUDA run on the played GPU; half an hour on 2 cores
 	@rm -rf build/coverage
 	-$(call COUNTED,$(VENV),cpu) notebooks tests $(CELLS)
 	-$(call COUNTED,$(CUDA),played) tests

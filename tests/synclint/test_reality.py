@@ -144,6 +144,15 @@ def test_a_copy_to_a_device_in_a_variable_is_known_by_where_it_goes() -> None:
 
 
 @pytest.mark.gpu
+def test_a_step_that_uses_no_tensor_on_the_gpu_has_nothing_to_compare() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    x = torch.randn(4)
+    with pytest.raises(MissingError, match="move the model and the batch there first"):
+        check_syncs(lambda: x.sum().item())
+
+
+@pytest.mark.gpu
 def test_a_copy_into_a_tensor_of_the_other_side_is_predicted() -> None:
     """As before the replay of a CUDA graph: nothing says of ``data`` that it is on the host."""
     if not torch.cuda.is_available():
