@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -651,15 +652,20 @@ def test_a_library_that_passes_the_name_of_its_device_does_not_ask_for_the_cpu(
     assert {sync.code for sync in find_syncs(step)} == {"return x.to('cpu')"}
 
 
+def _installed(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A library of its own for each test: what is imported once stays imported."""
+    package = folder / "site-packages" / name
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(LIBRARY)
+    monkeypatch.syspath_prepend(str(package.parent))
+    return importlib.import_module(name)
+
+
 def test_below_a_trainer_the_librarys_line_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The user has one line, and two places of the library wait below it."""
-    package = tmp_path / "site-packages" / "trainers"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(LIBRARY)
-    monkeypatch.syspath_prepend(str(package.parent))
-    trainers = importlib.import_module("trainers")
+    trainers = _installed("trainers", tmp_path, monkeypatch)
 
     class Mine(nn.Module):
         def __init__(self) -> None:
@@ -704,11 +710,7 @@ def test_of_a_librarys_many_callers_the_most_frequent_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was the first one, and the same held for the modules."""
-    package = tmp_path / "site-packages" / "checkers"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(LIBRARY)
-    monkeypatch.syspath_prepend(str(package.parent))
-    checkers = importlib.import_module("checkers")
+    checkers = _installed("checkers", tmp_path, monkeypatch)
 
     class Checked(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -716,7 +718,6 @@ def test_of_a_librarys_many_callers_the_most_frequent_is_named(
             return y
 
     model = nn.Sequential(Checked(3, 3), Checked(3, 3))
-    first = test_of_a_librarys_many_callers_the_most_frequent_is_named.__code__.co_firstlineno
 
     def step() -> None:
         y = model(torch.randn(4, 3))
@@ -724,7 +725,7 @@ def test_of_a_librarys_many_callers_the_most_frequent_is_named(
 
     (sync,) = find_syncs(step)
     assert sync.count == 3
-    within = first + 12  # of Checked.forward
+    within = Checked.forward.__code__.co_firstlineno + 1
     assert sync.below == f"test_find.py:{within} and 1 other line"
     assert sync.module == "0 (Checked) and 1 other module"
     assert f"below {sync.below}" in str(Syncs([sync]))
