@@ -78,8 +78,18 @@ def fmt_us(x: float | None) -> str:
 
 def fmt_ms_interval(low: float, high: float) -> str:
     """The two ends of a time, given in milliseconds, in one unit: ``[11.9, 12.8] ms``."""
-    unit, size = _time_unit(max(abs(low), abs(high)) if math.isfinite(high) else abs(low))
+    unit, size = time_unit(max(abs(low), abs(high)) if math.isfinite(high) else abs(low))
     return f"{fmt_interval(low / size, high / size)} {unit}"
+
+
+def time_unit(ms: float) -> tuple[str, float]:
+    """The unit in which a time, given in milliseconds, reads best, and its length in ms."""
+    if ms == 0:
+        return "ms", 1.0
+    for unit, size, end in (*_TIME_UNITS, *_LONG_TIME_UNITS):
+        if _rounded(ms / size) < end:
+            return unit, size
+    return "h", 3600e3
 
 
 def fmt_share(x: float | None) -> str:
@@ -213,17 +223,8 @@ def _bytes(n: float) -> str:
 def _time(ms: float) -> str:
     if ms == 0:
         return "0 ms"
-    unit, size = _time_unit(ms)
+    unit, size = time_unit(ms)
     return f"{_digits(ms / size)} {unit}"
-
-
-def _time_unit(ms: float) -> tuple[str, float]:
-    if ms == 0:
-        return "ms", 1.0
-    for unit, size, end in (*_TIME_UNITS, *_LONG_TIME_UNITS):
-        if _rounded(ms / size) < end:
-            return unit, size
-    return "h", 3600e3
 
 
 def _share(x: float) -> str:

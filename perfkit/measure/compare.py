@@ -82,7 +82,7 @@ class Comparison(Shown):
 
     Attributes:
         names: of the first (``a``) and the second (``b``).
-        a, b: time per call of each, one value per letter of the blocks.
+        a, b: time per call of each in milliseconds, one value per letter of the blocks.
         ratio: time of ``a`` ÷ time of ``b``, within blocks; 2 means that ``b`` takes half the time,
             0.5 that it takes twice the time. (Close to ``a.median / b.median``, which unlike this
             is affected by drift.)
@@ -444,11 +444,10 @@ def _comparison(
     mark: BusyMark,
 ) -> Comparison:
     interval = ratio_interval(a, b)
-    unit, scale = _unit(float(np.median(a)))
     return Comparison(
         names=names,
-        a=summarize(a.ravel() * scale, unit=unit),
-        b=summarize(b.ravel() * scale, unit=unit),
+        a=summarize(a.ravel(), unit="ms"),
+        b=summarize(b.ravel(), unit="ms"),
         ratio=interval.ratio,
         low=interval.low,
         high=interval.high,
@@ -475,12 +474,6 @@ def _comparison(
         duration_s=duration_s,
         detectable=interval.detectable,
     )
-
-
-def _unit(median_ms: float) -> tuple[str, float]:
-    if median_ms < 0.1:
-        return "µs", 1e3
-    return ("s", 1e-3) if median_ms >= 10_000 else ("ms", 1.0)
 
 
 def sentence(names: tuple[str, str], interval: Interval) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfkit.base.printable import printable
 from perfkit.base.words import (
@@ -16,11 +15,13 @@ from perfkit.base.words import (
     fmt_count,
     fmt_interval,
     fmt_ms,
+    fmt_ms_interval,
     fmt_number,
     fmt_ratio,
     fmt_s,
     fmt_share,
     plural,
+    time_unit,
 )
 from perfkit.measure.compare import Comparison
 from perfkit.measure.summary import Summary
@@ -228,7 +229,7 @@ def _percent_interval(confidence: float) -> str:
 def _words(c: Comparison) -> str:
     """The figure in words."""
     medians = [
-        f"{name!r} takes {fmt_number(arm.median)} {arm.unit} {fmt_interval(arm.low, arm.high)}"
+        f"{name!r} takes {fmt_ms(arm.median)}, interval {fmt_ms_interval(arm.low, arm.high)}"
         for name, arm in zip(c.names, (c.a, c.b), strict=True)
     ]
     return f"Median time per call: {'; '.join(medians)}. {c.sentence}"
@@ -240,15 +241,17 @@ def _draw(found: Comparison) -> Figure:
 
     picture = PageFigure(figsize=(8, 2.8), dpi=110)
     left, right = picture.subplots(1, 2, width_ratios=[3, 2])
-    arms: Sequence[Any] = (found.a, found.b)
+    arms = (found.a, found.b)
+    unit, size = time_unit(max(arm.median for arm in arms))
     for row, (arm, colour) in enumerate(zip(arms, (_ORANGE, _BLUE), strict=True)):
-        left.plot([arm.minimum, arm.maximum], [row, row], color=colour, lw=1, alpha=0.5)
-        left.plot([arm.low, arm.high], [row, row], color=colour, lw=6, alpha=0.5)
-        left.plot([arm.median], [row], "os"[row], color=colour, ms=9, mew=2)
+        at = [row, row]
+        left.plot([arm.minimum / size, arm.maximum / size], at, color=colour, lw=1, alpha=0.5)
+        left.plot([arm.low / size, arm.high / size], at, color=colour, lw=6, alpha=0.5)
+        left.plot([arm.median / size], [row], "os"[row], color=colour, ms=9, mew=2)
     # a dollar sign would begin a formula
     names = [printable(name, 30).replace("$", r"\$") for name in found.names]
     left.set_yticks([0, 1], names)
-    left.set(ylim=(1.6, -0.6), xlabel=f"time per call [{found.a.unit}]")
+    left.set(ylim=(1.6, -0.6), xlabel=f"time per call [{unit}]")
     left.set_xlim(left=0)
     turned, ratio, low, high = told(found)
     if low > 0 and math.isfinite(high):

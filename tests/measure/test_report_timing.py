@@ -40,6 +40,18 @@ def test_a_comparison_shows_both_arms_ratio_and_provenance(clock) -> None:
     assert max(map(len, text.splitlines())) <= 96
 
 
+def test_a_comparison_chooses_the_units_of_what_it_shows(clock) -> None:
+    c = compare(lambda: clock.advance_ms(0.02), lambda: clock.advance_ms(0.01), clock=clock)
+    assert "20.0 µs" in str(c)
+    picture = c.figure()
+    assert picture is not None
+    left = picture.axes[0]
+    assert left.get_xlabel() == "time per call [µs]"
+    (points,) = [line for line in left.lines if line.get_marker() == "s"]
+    assert points.get_xdata() == pytest.approx([10])
+    assert "takes 20.0 µs, interval [20.0, 20.0] µs" in show.alt_text(c)
+
+
 def test_the_table_tells_the_ratio_the_way_round_that_the_sentence_does(clock) -> None:
     """A headline "1.61×" stood above a table that said "0.621×"."""
     c = compare(
