@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import functools
 import linecache
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from perfkit.synclint.names import in_full, names_in
 
 # What holds a program's own choice of device: ``args.device``.
 _SETTINGS = {"self", "args", "cfg", "conf", "config", "opt", "opts", "options", "hparams", "FLAGS"}
@@ -24,39 +26,40 @@ def runs_only_without_gpu(file: str, line: int) -> bool:
         file: the name under which Python knows the code.
         line: number in it, from 1.
     """
-    spans = _spans(tuple(linecache.getlines(file)))
+    spans = _spans(file, tuple(linecache.getlines(file)))
     return any(first <= line <= last for first, last in spans)
 
 
 @functools.lru_cache(maxsize=32)
-def _spans(lines: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+def _spans(file: str, lines: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
     """First and last lines of the branches that no GPU takes."""
     try:
         tree = ast.parse("".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
+    names = names_in(tree, file)
     spans = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.If):
             continue
-        then, otherwise = _told(node.test)
+        then, otherwise = _told(node.test, names)
         for told, branch in ((then, node.body), (otherwise, node.orelse)):
             if told is False and branch:
                 spans.append((branch[0].lineno, branch[-1].end_lineno or branch[-1].lineno))
     return tuple(spans)
 
 
-def _told(test: ast.expr) -> tuple[bool | None, bool | None]:
+def _told(test: ast.expr, names: Mapping[str, str]) -> tuple[bool | None, bool | None]:
     """What a test tells where it is true, and where it is false: a GPU, none, or nothing (None)."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        then, otherwise = _told(test.operand)
+        then, otherwise = _told(test.operand, names)
         return otherwise, then
     if isinstance(test, ast.BoolOp):
-        parts = [_told(part) for part in test.values]
+        parts = [_told(part, names) for part in test.values]
         if isinstance(test.op, ast.And):  # true: each part is; false: nobody knows which part
             return _first(then for then, _ in parts), None
         return None, _first(otherwise for _, otherwise in parts)
-    if (gpu := _asks(test)) is None:
+    if (gpu := _asks(test, names)) is None:
         return None, None
     return gpu, not gpu
 
@@ -65,13 +68,14 @@ def _first(told: Iterable[bool | None]) -> bool | None:
     return next((one for one in told if one is not None), None)
 
 
-def _asks(test: ast.expr) -> bool | None:
+def _asks(test: ast.expr, names: Mapping[str, str]) -> bool | None:
     """True where the test is true on a GPU only, False where it is true without one only."""
-    if isinstance(test, ast.Call) and isinstance(test.func, ast.Attribute):
-        if test.func.attr == "is_available":
-            return True if ast.unparse(test.func.value) == "torch.cuda" else None
-        if test.func.attr == "startswith" and len(test.args) == 1:
-            return None if _is_a_tensors(test.func.value) else _named(test.args[0])
+    if isinstance(test, ast.Call):
+        asked = test.func
+        if in_full(ast.unparse(asked), names) == "torch.cuda.is_available":
+            return True
+        if isinstance(asked, ast.Attribute) and asked.attr == "startswith" and len(test.args) == 1:
+            return None if _is_a_tensors(asked.value) else _named(test.args[0], names)
         return None
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
@@ -79,10 +83,11 @@ def _asks(test: ast.expr) -> bool | None:
     if _is_a_tensors(left) or _is_a_tensors(right):
         return None
     if isinstance(op, ast.In | ast.NotIn):
-        gpu = _named(left)
+        gpu = _named(left, names)
         return gpu if gpu is None or isinstance(op, ast.In) else not gpu
     if isinstance(op, ast.Eq | ast.NotEq):
-        gpu = _named(right) if _named(right) is not None else _named(left)
+        gpu = _named(right, names)
+        gpu = _named(left, names) if gpu is None else gpu
         return gpu if gpu is None or isinstance(op, ast.Eq) else not gpu
     return None
 
@@ -93,9 +98,13 @@ def _is_a_tensors(side: ast.expr) -> bool:
     return "device" in names[1:] and names[0] not in _SETTINGS
 
 
-def _named(side: ast.expr) -> bool | None:
+def _named(side: ast.expr, names: Mapping[str, str]) -> bool | None:
     """True for ``"cuda"`` and ``"cuda:1"``, False for ``"cpu"``; also as ``torch.device(…)``."""
-    if isinstance(side, ast.Call) and ast.unparse(side.func) == "torch.device" and side.args:
+    if (
+        isinstance(side, ast.Call)
+        and side.args
+        and in_full(ast.unparse(side.func), names) == "torch.device"
+    ):
         side = side.args[0]
     if not (isinstance(side, ast.Constant) and isinstance(side.value, str)):
         return None

@@ -19,7 +19,8 @@ from typing import Any, Literal, NamedTuple
 
 from perfkit.base.user_code import is_user_code, package_path
 from perfkit.synclint.catalogue import CATALOGUE, COPIES
-from perfkit.synclint.facts import Facts
+from perfkit.synclint.facts import Facts, places_of_positions
+from perfkit.synclint.names import in_full, name_of_torch, names_in
 from perfkit.synclint.sites import Site
 from perfkit.synclint.uses import (
     READS,
@@ -125,7 +126,7 @@ _OF_THE_CALL = frozenset(
         "load_to_device", "loops_of_graph", "save", "synchronize", "wait_for_stream",
     }
 )  # fmt: skip
-_MADE_ON_HOST = re.compile(r"^\w+\.(tensor|Tensor|as_tensor|from_numpy|[A-Z]\w+Tensor)\(")
+_MADE_ON_HOST = re.compile(r"^(\w+\.)?(tensor|Tensor|as_tensor|from_numpy|[A-Z]\w+Tensor)\(")
 _MADE_HERE = (
     "# made on the host just before: only a copy from pinned memory does not wait for the GPU\n"
     "# (.pin_memory(), where there is one); or copy several values at once"
@@ -152,8 +153,6 @@ _COPIED_ONCE = (
     "# better make them on the device (torch.randperm(n, device=…)); else copy them once, for all\n"
     "# that they choose"
 )
-# where a list or an array of positions may be
-_INDEXED = ("X[V]", "X[:, V]", "X[..., V]")
 _NEW = "# a new tensor: what else refers to this one keeps the old values\n"
 _POSITIVE = "# of positive numbers, in float32 or more"
 _RANGE = "# a range that you know: what lies beyond it is not counted"
@@ -530,49 +529,47 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         ),
         *_line("X[Y.to(X.device, non_blocking=True)]", "X[Y]", note=_PINNED_INDEX),
     ),
-    "index_list": (
-        *(
-            _Cure(
-                index,
-                before="positions = torch.tensor(V, device=X.device)",
-                line=index.replace("V", "positions"),
-                literal="V",
-            )
-            for index in _INDEXED
-        ),
-        *(
-            _Cure(
-                index,
-                note=_COPIED_ONCE,
-                before="positions = torch.as_tensor(V, device=X.device)",
-                in_each=True,
-                line=index.replace("V", "positions"),
-                kept="X",
-            )
-            for index in _INDEXED
-        ),
-        *_snippet(
-            "# make them on the device: torch.randperm(n, device=X.device); or copy them once\n"
-            "# for all that they choose\n"
-            "positions = torch.as_tensor(V, device=X.device)\n"
-            "y = X[positions]",
-            "X[V]",
-        ),
+    "index_list": _snippet(
+        "# make them on the device: torch.randperm(n, device=X.device); or copy them once\n"
+        "# for all that they choose\n"
+        "positions = torch.as_tensor(V, device=X.device)\n"
+        "y = X[positions]",
+        "X[V]",
     ),
 }
+# of X[…, V, …], for V alone
+_POSITIONS = (
+    _Cure(
+        "V", before="positions = torch.tensor(V, device=X.device)", line="positions", literal="V"
+    ),
+    *(
+        _Cure(f"{make}()", line="torch.arange(A, device=X.device)", rest=True, kept="X")
+        for make in ("range", "numpy.arange")
+    ),
+    _Cure(
+        "V",
+        note=_COPIED_ONCE,
+        before="positions = torch.as_tensor(V, device=X.device)",
+        in_each=True,
+        line="positions",
+        kept="X",
+    ),
+)
 
 
 @dataclass(frozen=True)
 class _Match:
     """A cure that fits: the node of the user's that it is for, and what the capitals stand for.
 
-    ``notes`` are comments above the line, before the cure's own.
+    ``notes`` are comments above the line, before the cure's own. Where ``parts`` of the node are
+    replaced, the node itself stays.
     """
 
     cure: _Cure
     node: ast.AST
     bound: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    parts: tuple[_Match, ...] = ()
 
 
 class _Line:
@@ -589,10 +586,10 @@ class _Line:
         later: Sequence[ast.stmt] = (),
         thinned: Sequence[ast.stmt] = (),
         is_shown: bool = False,
-        torch_name: str = "torch",
+        names: Mapping[str, str],
     ) -> None:
         self.statement = statement
-        self.torch_name = torch_name
+        self.names = names  # what the code calls torch and its modules
         self.later = later  # what follows it and reads what it assigns
         self.thinned = thinned  # those of them that run in few steps
         self.is_shown = is_shown  # a cell shows the value of its last line
@@ -697,13 +694,15 @@ def _overlap(nodes: Sequence[ast.AST]) -> bool:
 class LineWait(NamedTuple):
     """A wait: its entry of the catalogue, its place, and what its cure must know of the tensors.
 
-    ``times`` is how often it was seen; 0 where that is not known.
+    ``times`` is how often it was seen; 0 where that is not known. ``by_library``: a library asked
+    for the value, which the user's line only called.
     """
 
     entry: str
     site: Site
     facts: Facts = ()
     times: int = 0
+    by_library: bool = False
 
 
 def cures(
@@ -716,7 +715,7 @@ def cures(
 
     Args:
         waits: each of them.
-        inside: the line of a library that asked, where that line only called it.
+        inside: where in libraries those are asked for that are ``by_library``.
         beside: those of other lines; those in the same statement are rewritten with it.
         n_steps: how many optimizer steps ran meanwhile; 0 where that is not known.
     """
@@ -747,24 +746,30 @@ def _cures(
     for wait in dict.fromkeys(waits):
         if puts and wait.entry == "index":
             continue  # the right side of `x[mask] = x[mask] * 2`: goes with the left
-        found = _cure(wait, line, inside, n_steps)
+        found = _cure(wait, line, inside if wait.by_library else "", n_steps)
         if isinstance(found, str):
             said.append(found)
-        elif found.node not in [one.node for one in rewritten]:
-            rewritten.append(found)
+        else:
+            rewritten += _new(found, rewritten)
     if rewritten and line is not None:
         for wait in beside:
             if line.holds(wait.site):
                 found = _cure(wait, line, "", n_steps)
-                if not isinstance(found, str) and found.node not in [m.node for m in rewritten]:
-                    rewritten.append(found)
+                if not isinstance(found, str):
+                    rewritten += _new(found, rewritten)
         said.insert(0, _rewritten(line, rewritten))
     return "\n".join(dict.fromkeys(said))
 
 
+def _new(found: _Match, known: Sequence[_Match]) -> list[_Match]:
+    """What it replaces that none of the others does."""
+    nodes = [one.node for one in known]
+    return [one for one in found.parts or (found,) if one.node not in nodes]
+
+
 def _cure(wait: LineWait, line: _Line | None, inside: str, n_steps: int) -> str | _Match:
     """What helps with one wait: in words, or what to write in its place."""
-    entry, site, facts, count = wait
+    entry, site, facts, count, _ = wait
     if n_steps >= _ENOUGH_STEPS and (count == 1 or 0 < _RARE_STEPS * count <= n_steps):
         seen = (
             "it ran once, not in each step" if count == 1 else f"{count} times in {n_steps} steps"
@@ -811,12 +816,13 @@ def _cure(wait: LineWait, line: _Line | None, inside: str, n_steps: int) -> str 
 
 def _use(entry: str, line: _Line, node: ast.AST) -> tuple[Use, tuple[str, ...]]:
     """What becomes of the value, here or in the name that it is kept in, and what to say of it."""
-    use = use_of(entry, line.statement, node)
+    use = use_of(entry, line.statement, node, line.names)
     if entry not in READS:
         return use, ()
     notes = []
     if not use.kind:
-        for statement, later in later_uses(entry, _assigned(line.statement), line.later):
+        name = _assigned(line.statement)
+        for statement, later in later_uses(entry, name, line.later, line.names):
             if later.kind in {"", "returned"}:
                 use = use if use.kind else later
             elif statement in line.thinned:
@@ -842,7 +848,7 @@ def _in_general(entry: str, inside: str, line: _Line | None) -> str:
     if entry in _OF_THE_CALL:
         return instead
     if inside:
-        return f"# {inside} asks for it: call that less often, or look for an option of it"
+        return f"# asked for in {inside}: call that less often, or look for an option of it"
     if entry in {"any", "bool"} and line is not None and _branches(line):
         return _DECIDES
     return f"{_LIKE_THIS}\n{instead}"
@@ -884,16 +890,8 @@ def _line_of(site: Site) -> _Line | None:
         later=later,
         thinned=[one for one in later if _rarity(tree, one)],
         is_shown=found is tree.body[-1],
-        torch_name=_name_of_torch(tree, found),
+        names=names_in(tree, site.file),
     )
-
-
-def _name_of_torch(tree: ast.Module, statement: ast.stmt) -> str:
-    """``th`` where the code says ``import torch as th`` and the statement uses it."""
-    imports = (n for n in ast.walk(tree) if isinstance(n, ast.Import))
-    names = {alias.asname for one in imports for alias in one.names if alias.name == "torch"}
-    used = (n.id for n in own(statement) if isinstance(n, ast.Name))
-    return next((name for name in used if name in names), "torch")
 
 
 def _later(tree: ast.Module, statement: ast.stmt) -> list[ast.stmt]:
@@ -1144,15 +1142,19 @@ def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
         return _made_on_the_host(line, site)
     if entry == "tensor_to_device" and "tensors" in facts:
         return None  # they are read first, which is another entry's
+    if entry == "index_list":
+        found = _positions(line, site, facts)
+        if found is not None or not places_of_positions(facts, 1):
+            return found
     nodes = line.running(site) if entry in _ITSELF else line.nodes(site)
     if entry == "distribution":  # log_prob() checks its argument, too, and takes no validate_args
         nodes = [node for node in nodes if _makes_an_object(node)]
     for cure in _CURES.get(entry, ()):
-        cure = _in_the_names_of(line, _for_facts(cure, facts))
+        cure = _for_facts(cure, facts)
         for node in nodes:
             if entry == "any" and node is not line.statement and decides(line.statement, node):
                 continue  # its answer decides what runs next: it cannot be asked later
-            fit = _Fit(cure.rest)
+            fit = _Fit(cure.rest, line.names)
             if not fit.fits(_pattern(cure.pattern), node):
                 continue
             if not all(_is_literal(fit.bound[name]) for name in cure.literal):
@@ -1195,7 +1197,38 @@ def _match(entry: str, line: _Line, site: Site, facts: Facts) -> _Match | None:
                 return None
             if cure.before and line.is_compound:
                 continue
-            return _Match(cure, node, bound)
+            return _Match(_in_the_names_of(line, cure), node, bound)
+    return None
+
+
+def _positions(line: _Line, site: Site, facts: Facts) -> _Match | None:
+    """Each list or array of positions in an index by itself; what else is in it stays."""
+    for node in line.running(site):
+        if not isinstance(node, ast.Subscript) or line.is_compound:
+            continue
+        written = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if any(isinstance(part, ast.Starred) for part in written):
+            continue
+        places = places_of_positions(facts, len(written))
+        parts = [_part_of_index(line, node.value, written[place]) for place in places]
+        found = tuple(part for part in parts if part is not None)
+        if found and len(found) == len(parts):
+            return _Match(found[0].cure, node, {}, parts=found)
+    return None
+
+
+def _part_of_index(line: _Line, value: ast.expr, part: ast.expr) -> _Match | None:
+    for cure in _POSITIONS:
+        fit = _Fit(cure.rest, line.names)
+        if not fit.fits(_pattern(cure.pattern), part, is_argument=True):
+            continue
+        if (cure.literal and not _is_literal(part)) or (cure.kept and _calls([value])):
+            continue
+        if any(isinstance(argument, ast.keyword) for argument in fit.arguments):
+            continue  # a dtype of NumPy
+        bound = {"X": line.part(value), "V": line.part(part)}
+        bound["A"] = ", ".join(map(line.code, fit.arguments))
+        return _Match(_in_the_names_of(line, cure), part, bound)
     return None
 
 
@@ -1212,13 +1245,11 @@ def _made_on_the_host(line: _Line, site: Site) -> _Match | None:
 
 def _in_the_names_of(line: _Line, cure: _Cure) -> _Cure:
     """``th.stack`` where the code says ``import torch as th``."""
-    if line.torch_name == "torch":
-        return cure
-    pattern, code, before, snippet = (
-        re.sub(r"\btorch\.", f"{line.torch_name}.", part)
-        for part in (cure.pattern, cure.line, cure.before, cure.snippet)
+    name = name_of_torch(line.names)
+    code, before, snippet = (
+        re.sub(r"\btorch\.", f"{name}.", part) for part in (cure.line, cure.before, cure.snippet)
     )
-    return replace(cure, pattern=pattern, line=code, before=before, snippet=snippet)
+    return replace(cure, line=code, before=before, snippet=snippet)
 
 
 def _for_facts(cure: _Cure, facts: Facts) -> _Cure:
@@ -1316,19 +1347,28 @@ def _pattern(code: str) -> ast.AST:
 class _Fit:
     """One try to find a pattern in a piece of code."""
 
-    def __init__(self, rest: bool) -> None:
+    def __init__(self, rest: bool, names: Mapping[str, str]) -> None:
         self.bound: dict[str, ast.expr] = {}
         self.arguments: list[ast.expr | ast.keyword] = []
         self._rest = rest
+        self._names = names
 
-    def fits(self, pattern: ast.AST, node: ast.AST) -> bool:
-        """Whether it does; then ``bound`` has what the capitals stand for."""
+    def fits(self, pattern: ast.AST, node: ast.AST, *, is_argument: bool = False) -> bool:
+        """Whether it does; then ``bound`` has what the capitals stand for.
+
+        A tuple is a value where it ``is_argument``; between brackets it is an index of many parts.
+        """
         if isinstance(pattern, ast.Name) and _CAPITAL.fullmatch(pattern.id):
-            is_index = pattern.id == "J"
-            if not isinstance(node, ast.expr) or (isinstance(node, _NO_VALUE) and not is_index):
+            is_value = not isinstance(node, _NO_VALUE) or pattern.id == "J"
+            is_value = is_value or (is_argument and isinstance(node, ast.Tuple))
+            if not isinstance(node, ast.expr) or not is_value:
                 return False
             before = self.bound.setdefault(pattern.id, node)
             return before is node or ast.unparse(before) == ast.unparse(node)
+        if isinstance(pattern, ast.Attribute) and isinstance(node, ast.Attribute | ast.Name):
+            wanted = ast.unparse(pattern)
+            if not _CAPITAL.match(wanted) and in_full(ast.unparse(node), self._names) == wanted:
+                return True
         if type(pattern) is not type(node):
             return False
         if isinstance(pattern, ast.Call) and isinstance(node, ast.Call):
@@ -1368,7 +1408,7 @@ class _Fit:
             self.arguments += [*node.args, *node.keywords]
         pairs = [*zip(pattern.args, node.args, strict=False)]
         pairs += [(value, given[name]) for name, value in wanted.items()]
-        return all(self.fits(one, other) for one, other in pairs)
+        return all(self.fits(one, other, is_argument=True) for one, other in pairs)
 
 
 def _is_anything(body: list[Any]) -> bool:

@@ -14,7 +14,8 @@ _KEPT = frozenset({"cpu", "float", "int", "item", "numpy", "tolist"})
 #: Words: ``"changes"``: the tensor is changed in place, so a reference to it is no snapshot;
 #: ``"half"``: of 16 bits, in which a sum of many steps is lost; ``"no answer"``: not one bool
 #: without a dimension; ``"each"``: it brings a value for each element that is chosen; ``"1"`` …:
-#: so many dimensions fewer has the mask than what it chooses from; ``"sample"``: a data set did it;
+#: so many dimensions fewer has the mask than what it chooses from; ``"0/2"`` …: of an
+#: index of two parts the first is a list or an array of positions; ``"sample"``: a data set did it;
 #: ``"first"``: only the first call in a process waits. Of what is copied to the device:
 #: ``"computed"``: an operator of the watched code made it; ``"given"``: none did, so a loader may
 #: have, in pinned memory. Of what a tensor on the device is made of: ``"number"``: one of Python's;
@@ -45,6 +46,17 @@ def facts_of_choice(source: torch.Tensor, masks: Sequence[Any], value: Any = Non
     if value is not None and value.numel() != 1 and value.dim() > missing:
         facts.append("each")
     return tuple(facts)
+
+
+def facts_of_positions(are_positions: Sequence[bool]) -> Facts:
+    """Of ``x[…]``, by what each part of the index is."""
+    return tuple(f"{i}/{len(are_positions)}" for i, is_one in enumerate(are_positions) if is_one)
+
+
+def places_of_positions(facts: Facts, n_parts: int) -> list[int]:
+    """Which parts are positions, in an index of so many; empty if it was another one."""
+    pairs = (fact.partition("/") for fact in facts)
+    return [int(place) for place, slash, n in pairs if slash and int(n) == n_parts]
 
 
 def facts_of_data(data: Any) -> Facts:

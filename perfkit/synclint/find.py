@@ -46,8 +46,8 @@ class Sync(Shown):
         count: how often it happened while the code was watched.
         code: the text of the line; empty where the source is not to be had.
         place: the line as a person names it: ``train.py:12``, ``cell [3], line 5``.
-        inside: the line of torch's Python that asked for the value (``file:line``), if there is
-            one; else empty.
+        inside: the line of a library that asked for the value (``file:line``), the one that did
+            most often and how many others, if there is one; else empty.
         waited_ms: host time in the runtime calls that waited, all ``count`` together, in ms, as a
             trace of this run has it; None where there is none, as in a prediction.
         kind: ``"value"`` where the host waits for something that the GPU computes, ``"copy"``
@@ -227,7 +227,8 @@ def _parts(hits: list[tuple[Found, int]]) -> _Parts:
             whys.append(entry.why)
             # a backward pass goes away with what is written forward, here or in another line
             if not (one.backward and waits):
-                wait = LineWait(entry_of(one), one.site, one.facts, count)
+                by_library = one.inside is not None
+                wait = LineWait(entry_of(one), one.site, one.facts, count, by_library)
                 before = waits.get(wait[:2], wait._replace(times=0))
                 facts = max(before.facts, wait.facts, key=strength)
                 waits[wait[:2]] = wait._replace(facts=facts, times=before.times + count)
@@ -245,17 +246,18 @@ def _sync(
     n_steps: int,
 ) -> Sync:
     hits = parts.hits
-    library = next((one.inside for one, _ in hits if one.inside), None)
-    inside = ""
-    if library is not None:
-        inside = f"{package_path(library.file) or library.file}:{library.line}"
+    asking: Counter[str] = Counter()
     callers: Counter[str] = Counter()
     modules: Counter[str] = Counter()
     for one, count in hits:
+        if one.inside is not None:
+            file_there = package_path(one.inside.file) or one.inside.file
+            asking[f"{file_there}:{one.inside.line}"] += count
         if one.site.below is not None:
             callers[place(*one.site.below)] += count
         if one.module:
             modules[one.module] += count
+    inside = most_often(asking, "line") if asking else ""
     return Sync(
         kind="copy" if all(one.entry in COPIES for one, _ in hits) else "value",
         right_after=sum(cheap.get(one, 0) for one, _ in hits),

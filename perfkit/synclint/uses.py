@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import torch
+
+from perfkit.synclint.names import in_full
 
 #: Entries that read a tensor to the host.
 READS = frozenset({"cpu", "float", "int", "item", "numpy", "tolist"})
@@ -18,7 +20,7 @@ _OWN_ARITHMETIC = frozenset({"abs", "dict", "isinstance", "len", "list", "sum", 
 # What is known of a tensor without its values.
 _OF_SHAPES = frozenset({"isinstance", "len", "type"})
 # What takes a number that was kept in a name, and no tensor. Most other functions get on with one.
-_TAKES_NUMBERS = re.compile(r"^(math|np|numpy|random|statistics)\.|^range$|(^|\.)step$")
+_TAKES_NUMBERS = re.compile(r"^(math|numpy|random|statistics)\.|^range$|(^|\.)step$")
 #: Calls that show a value or write it down.
 SAYS = re.compile(
     r"^(print|display|format|log\w*|info|debug|warning|write|add_scalars?|set_postfix\w*|"
@@ -45,13 +47,16 @@ class Use(NamedTuple):
     by: str = ""
 
 
-def use_of(entry: str, statement: ast.stmt, node: ast.AST) -> Use:
-    """What the statement does with the value that ``node``, a part of it, reads."""
+def use_of(entry: str, statement: ast.stmt, node: ast.AST, names: Mapping[str, str]) -> Use:
+    """What the statement does with the value that ``node``, a part of it, reads.
+
+    ``names`` is what the code calls torch and its modules (see perfkit.synclint.names).
+    """
     if entry in _NUMBERS and _is_index(statement, node):
         return Use("index")
     if entry not in READS:
         return Use("returned") if _is_returned(statement, node) else Use("")
-    taker = _taker(statement, node)
+    taker = _taker(statement, node, names)
     if taker:
         return Use("shown") if taker == "format" else Use("taken", taker)
     if _is_asked(statement, node) and decides(statement, node):
@@ -59,17 +64,19 @@ def use_of(entry: str, statement: ast.stmt, node: ast.AST) -> Use:
     return Use("returned") if _is_returned(statement, node) else Use("")
 
 
-def later_uses(entry: str, name: str, later: Sequence[ast.stmt]) -> Iterator[tuple[ast.stmt, Use]]:
+def later_uses(
+    entry: str, name: str, later: Sequence[ast.stmt], names: Mapping[str, str]
+) -> Iterator[tuple[ast.stmt, Use]]:
     """The same of what is kept in a name: ``actions = q.cpu().numpy()``, ``env.step(actions)``."""
     for statement in later:
         for node in own(statement):
             if not (isinstance(node, ast.Name) and node.id == name):
                 continue
-            use = use_of(entry, statement, node)
+            use = use_of(entry, statement, node, names)
             if use.kind == "taken" and entry in _NUMBERS:
                 if SAYS.match(use.by.rpartition(".")[2]):
                     use = Use("shown")
-                elif not _TAKES_NUMBERS.search(use.by):
+                elif not _TAKES_NUMBERS.search(in_full(use.by, names)):
                     continue
             yield statement, use
 
@@ -129,7 +136,7 @@ def _is_returned(statement: ast.stmt, node: ast.AST) -> bool:
     )
 
 
-def _taker(statement: ast.stmt, node: ast.AST) -> str:
+def _taker(statement: ast.stmt, node: ast.AST, names: Mapping[str, str]) -> str:
     """The call that gets what was read and cannot do with a tensor on the device; empty if none.
 
     ``env.step(action.cpu().numpy())``: without the copy it raises, or waits itself.
@@ -141,7 +148,7 @@ def _taker(statement: ast.stmt, node: ast.AST) -> str:
         elif isinstance(up, ast.Call) and node is not up.func:
             whole = ast.unparse(up.func)
             name = last_name(up.func)
-            if whole.startswith(("torch.", "F.", "nn.")) or name in _OWN_ARITHMETIC:
+            if in_full(whole, names).startswith("torch.") or name in _OWN_ARITHMETIC:
                 return ""
             if name == "format":  # "loss {}".format(x)
                 return name

@@ -38,7 +38,13 @@ from perfkit.memory.crossings import is_positions
 from perfkit.synclint.argument_checks import checks_as_without_compile
 from perfkit.synclint.connections import Connections
 from perfkit.synclint.entry import entry_of
-from perfkit.synclint.facts import Facts, facts_of_choice, facts_of_data, facts_of_value
+from perfkit.synclint.facts import (
+    Facts,
+    facts_of_choice,
+    facts_of_data,
+    facts_of_positions,
+    facts_of_value,
+)
 from perfkit.synclint.rules import API_READS, rule_of
 from perfkit.synclint.sites import (
     Library,
@@ -786,8 +792,10 @@ class Watch:
         result = self.plain_call(func, func.__name__, args, kwargs, frame)
         index = args[1] if len(args) > 1 else None
         parts = index if isinstance(index, tuple) else (index,)
-        if any(_is_positions(part) for part in parts) and isinstance(args[0], _Tensor):
-            self.hit("index_list", [args[0]], frame)
+        are_positions = [_is_positions(part) for part in parts]
+        if any(are_positions) and isinstance(args[0], _Tensor):
+            facts = facts_of_positions(are_positions)
+            self.hit("index_list", [args[0]], frame, facts=facts)
         elif func.__name__ == "__setitem__" and _sets_by_copy(*args):
             self.hit("element", [args[0]], frame)
         return result

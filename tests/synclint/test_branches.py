@@ -68,6 +68,23 @@ def test_which_branch_a_gpu_does_not_take(test: str, then: bool, otherwise: bool
     assert found == [False, then, then, False, otherwise, False]
 
 
+@pytest.mark.parametrize(
+    ("names", "test", "told"),
+    [
+        ("import torch as th", "th.cuda.is_available()", True),
+        ("from torch import cuda", "cuda.is_available()", True),
+        ("from torch.cuda import is_available as has_one", "has_one()", True),
+        ("from torch import device as to", "device == to('cuda')", True),
+        ("import other as torch", "torch.cuda.is_available()", False),
+    ],
+)
+def test_torch_is_known_by_the_name_that_the_code_gives_it(
+    names: str, test: str, told: bool
+) -> None:
+    name = known(f"{names}\nif {test}:\n    a = 1\nelse:\n    b = 1\n", f"<{names} {test}>")
+    assert [runs_only_without_gpu(name, line) for line in (3, 5)] == [False, told]
+
+
 @pytest.mark.parametrize("source", ["", "if (\n", "x = 1\n"])
 def test_code_without_a_branch_has_none(source: str) -> None:
     assert not runs_only_without_gpu(known(source, "<no branch>"), 1)

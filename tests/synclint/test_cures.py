@@ -7,9 +7,11 @@ import io
 import linecache
 import math
 import re
+import sys
 import textwrap
 import tokenize
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -213,14 +215,52 @@ def test_what_the_same_positions_choose_from_shares_one_copy() -> None:
     [
         ("kept = pred[:, [1, 0]]", "kept = pred[:, positions]"),
         ("kept = pred[[1, longest_]]", "kept = pred[positions]"),
-        ("kept = pred[(1, 0), ...]", ""),
+        ("kept = pred[(1, 0), ...]", "kept = pred[positions, ...]"),
+        ("kept = pred[..., None, [1, 0]]", "kept = pred[..., None, positions]"),
+        ("kept = pred[[0, 1], [2, 0]]", "kept = pred[positions, positions_2]"),
+        ("kept = pred[[0, 1], label]", "kept = pred[positions, label]"),
+        ("kept = pred[label, kinds]", "kept = pred[label, positions]"),
+        ("pred[[0, 1], [2, 0]] = before[0, :2]", "pred[positions, positions_2] = before[0, :2]"),
+        ("kept = pred[range(2), label]", "kept = pred[torch.arange(2, device=pred.device), label]"),
+        (
+            "kept = pred[np.arange(0, 2), label]",
+            "kept = pred[torch.arange(0, 2, device=pred.device), label]",
+        ),
+        ("kept = pred[np.arange(2, dtype=np.int32), label]", "kept = pred[positions, label]"),
+        (
+            "from numpy import arange as upto\nkept = pred[upto(2), label]",
+            "kept = pred[torch.arange(2, device=pred.device), label]",
+        ),
     ],
 )
-def test_lists_of_positions_are_rewritten_where_the_line_shows_them(line: str, cure: str) -> None:
-    (sync,) = _found(line, longest_=2)
-    assert sync.instead.splitlines()[-1] == cure or (
-        not cure and sync.instead.startswith(_LIKE_THIS)
-    )
+def test_what_an_index_has_of_lists_is_put_on_the_device(line: str, cure: str) -> None:
+    """Two lists, or one beside anything but colons and dots, got a general example."""
+    before = "label = torch.tensor([1, 0], device=pred.device)\npred = pred.detach()"
+    names = {"longest_": 2, "np": np, "kinds": [0, 2]}
+    (sync,) = _found(line, before, **names)
+    *_, last = sync.instead.splitlines()
+    assert last == cure
+    wanted, same = _strange_names() | names, _strange_names() | names
+    for code, into in ((line, wanted), (sync.instead, same)):
+        exec(before, into)
+        exec(code, into)
+    for name in ("kept", "pred"):
+        assert name not in wanted or torch.equal(wanted[name], same[name])
+    assert not _found(last, f"{before}\n{sync.instead}", **names)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "kept = pred[both]",  # of it one name is to be seen
+        "kept = pred[*both]",
+        "kept = pred[*both, None]",
+    ],
+)
+def test_an_index_that_the_line_does_not_show_is_not_rewritten(line: str) -> None:
+    """All of it was to be made one tensor, which chooses something else."""
+    (sync,) = _found(line, both=([0, 1], 2))
+    assert sync.instead.startswith(_LIKE_THIS)
 
 
 @pytest.mark.parametrize(
@@ -258,6 +298,7 @@ def test_positions_are_made_where_they_are_used(line: str, cure: str) -> None:
             "th.full((), len(array), device=pred.device)",
         ),
         ("th.tensor([1.0], device=pred.device)", "constant.clone()"),
+        ("th.tensor((1.0, 2.0), device=pred.device)", "constant.clone()"),
     ],
 )
 def test_data_that_a_buffer_gives_in_each_step(line: str, cure: str) -> None:
@@ -266,6 +307,31 @@ def test_data_that_a_buffer_gives_in_each_step(line: str, cure: str) -> None:
     (sync,) = _found(code, world=np.ones(4))
     assert sync.instead.splitlines()[-1] == f"return {cure}"
     assert ("only a copy from pinned memory" in sync.instead) is ("pin" in cure)
+
+
+@pytest.mark.parametrize(
+    ("names", "line", "cure"),
+    [
+        ("import torch as th", "th.tensor(4, device=d)", "th.full((), 4, device=d)"),
+        ("from torch import tensor", "tensor(4, device=d)", "torch.full((), 4, device=d)"),
+        ("from torch import tensor as t", "t([4], device=d)", "constant.clone()"),
+    ],
+)
+def test_a_call_is_known_by_what_its_name_stands_for(names: str, line: str, cure: str) -> None:
+    (sync,) = _found(f"{names}\nd = pred.device\nkept = {line}")
+    assert sync.instead.splitlines()[-1] == f"kept = {cure}"
+
+
+def test_a_notebooks_names_are_known_from_its_other_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``import torch as th`` is in the first cell, and the cures of the others said ``torch.``"""
+    line = "kept = th.tensor(4, device=pred.device)"
+    cell = compiled(line).co_filename
+    main = ModuleType("__main__")
+    vars(main).update(th=torch, relu=torch.nn.functional.relu)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr("perfkit.synclint.names.cell_names", lambda: {cell: 2})
+    (sync,) = _found(line, th=torch)
+    assert sync.instead == "kept = th.full((), 4, device=pred.device)"
 
 
 def test_no_memory_is_pinned_for_what_is_read_first() -> None:
@@ -635,7 +701,8 @@ def test_what_an_optimizer_asks_for_is_not_told_as_the_lines_own() -> None:
 
     (sync,) = _found("opt.step(closure)", opt=opt, closure=closure)
     (said,) = sync.instead.splitlines()
-    assert re.fullmatch(r"# torch/optim/lbfgs\.py:\d+ asks for it: call that less often, .*", said)
+    where = r"torch/optim/lbfgs\.py:\d+ and \d+ other lines"
+    assert re.fullmatch(rf"# asked for in {where}: call that less often, .*", said)
 
 
 def test_a_line_of_a_package_is_not_told_as_the_users(tmp_path: Path) -> None:

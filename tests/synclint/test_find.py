@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import io
 import logging
 import random
@@ -729,6 +730,36 @@ def test_of_a_librarys_many_callers_the_most_frequent_is_named(
     assert sync.below == f"test_find.py:{within} and 1 other line"
     assert sync.module == "0 (Checked) and 1 other module"
     assert f"below {sync.below}" in str(Syncs([sync]))
+
+
+def test_of_a_librarys_lines_that_ask_the_most_frequent_is_named(net: nn.Module) -> None:
+    """It was the first one: where the distribution was made."""
+    distribution = torch.distributions.Distribution
+    code, first = inspect.getsourcelines(distribution._validate_sample)
+
+    def step() -> None:
+        y = net(torch.randn(4, 3))
+        [one.log_prob(y) for one in [torch.distributions.Normal(y, 1.0)] for _ in range(5)]
+
+    (sync,) = find_syncs(step)
+    named, _, others = sync.inside.partition(" and ")
+    file, _, line = named.partition(":")
+    assert file == "torch/distributions/distribution.py"
+    assert first <= int(line) < first + len(code)
+    assert others == "2 other lines"  # those of its two parameters
+
+
+def test_what_a_library_asks_for_is_not_said_of_the_lines_own_waits(net: nn.Module) -> None:
+    """The advice for all of them was to call the optimizer less often."""
+    optimizer = torch.optim.ASGD(net.parameters(), foreach=False)
+
+    def step() -> object:
+        net(torch.randn(4, 3)).sum().backward()
+        return optimizer.step(), net.weight.nonzero(as_tuple=True)
+
+    (sync,) = find_syncs(step)
+    assert f"# asked for in {sync.inside}: call that less often" in sync.instead
+    assert "no rewrite of this very line is known" in sync.instead
 
 
 def test_the_step_trains_as_without(net: nn.Module) -> None:

@@ -107,6 +107,39 @@ def test_what_gets_on_with_a_tensor_is_read_after_the_loop(code: str) -> None:
     assert "= loss.detach()" in first.instead
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch as th\nkept = th.relu(x.cpu())",
+        "import torch.nn.functional as fn\nkept = fn.relu(x.cpu())",
+        "from torch import nn as layers\nkept = layers.functional.relu(x.cpu())",
+        "from torch.nn.functional import relu\nkept = relu(x.cpu())",
+        "from torch import clone as copied\nkept = copied(x.cpu())",
+        "def step():\n    from torch.nn import functional as G\n    return G.relu(x.cpu())\nstep()",
+    ],
+)
+def test_a_function_of_torch_takes_a_tensor_by_whatever_name(code: str) -> None:
+    """Only ``torch.``, ``F.`` and ``nn.`` were known: ``th.relu()`` "takes it on the host"."""
+    (sync,) = _found(code)
+    assert "takes it on the host" not in sync.instead
+    assert "x.detach()" in sync.instead
+
+
+@pytest.mark.parametrize(
+    ("code", "taker"),
+    [
+        ("import numpy.linalg as F\nkept = F.norm(x.detach().cpu())", "F.norm"),
+        ("import math as m\nsize = loss.item()\nkept = m.sqrt(size)", "m.sqrt"),
+        ("from math import sqrt\nsize = loss.item()\nkept = sqrt(size)", "sqrt"),
+        ("import numpy as onp\nsize = loss.item()\nkept = onp.sqrt(size)", "onp.sqrt"),
+    ],
+)
+def test_what_needs_it_on_the_host_is_known_by_whatever_name(code: str, taker: str) -> None:
+    """A module that somebody calls F was torch's, and the square root of math was not known."""
+    (sync,) = _found(code)
+    assert f"# {taker}() takes it on the host" in sync.instead
+
+
 def test_a_check_that_would_ask_the_tensor_is_not_rewritten_in_its_place() -> None:
     (sync,) = _found("assert loss.item() < 1e9")
     assert "assert" not in sync.instead
