@@ -56,7 +56,7 @@ class Energy(Shown):
         samples_per_step: as given; None if not.
         step_ms: mean length of a step meanwhile.
         n_steps: how many ran in the blocks.
-        n_blocks: of about a second each.
+        n_blocks: of about a second each, or of one step where that takes longer.
         unread: why a counter that is there could not be read.
         warnings: what is doubtful.
         provenance: where the figures come from.
@@ -88,14 +88,14 @@ def energy(
 ) -> Energy:
     """Joules per step and per sample, from the counters of the CPU and of NVIDIA GPUs.
 
-    The step is called for ``budget_s`` in blocks of a second, after a second of rest that shows
-    what the machine draws anyway. Most machines let only root read the CPU's counter, and virtual
-    machines have none: then the result says so, and holds no figure.
+    The step is called for ``budget_s`` in blocks of about a second, after a second of rest that
+    shows what the machine draws anyway. Most machines let only root read the CPU's counter, and
+    virtual machines have none: then the result says so, and holds no figure.
 
     Args:
         step: a training step, called without arguments.
         samples_per_step: how many samples it has, e.g. the batch size.
-        budget_s: for how long to call it, at least 3 s; not less than three blocks.
+        budget_s: for how long to call it; not less than three blocks.
 
     Returns:
         An :class:`Energy`: ``joules_per_step``, ``joules_per_sample``, ``counters``.
@@ -122,8 +122,7 @@ def energy(
         return _nothing(first.unread, samples_per_step)
     resting = _resting()
     mark, blocks = BusyMark(), _Blocks()
-    n_blocks = max(_FEWEST_BLOCKS, round(budget_s / _BLOCK_S))
-    for _ in range(n_blocks):
+    while blocks.n < _FEWEST_BLOCKS or blocks.seconds < budget_s:
         blocks.add(step, clock)
     busy = mark.until_now()
     doubts = [_WHOLE]
@@ -137,7 +136,7 @@ def energy(
         samples_per_step=samples_per_step,
         step_ms=1e3 * blocks.seconds / blocks.n_steps,
         n_steps=blocks.n_steps,
-        n_blocks=n_blocks,
+        n_blocks=blocks.n,
         unread=first.unread,
         provenance=provenance,
         warnings=tuple(doubts),
@@ -160,9 +159,10 @@ class _Blocks:
     """Blocks of steps, and what the counters saw of each."""
 
     def __init__(self) -> None:
-        self.n_steps = 0
+        self.n = self.n_steps = 0
         self.seconds = 0.0
-        self._each: dict[str, list[tuple[float, int]]] = {}
+        # joules, steps, seconds
+        self._each: dict[str, list[tuple[float, int, float]]] = {}
 
     def add(self, step: Callable[[], object], clock: Any) -> None:
         """Call the step for about a second."""
@@ -175,7 +175,8 @@ class _Blocks:
         clock.settle()
         after, seconds = read_energy(), time.perf_counter() - began_s
         for what, joules in joules_between(before, after).items():
-            self._each.setdefault(what, []).append((joules, n))
+            self._each.setdefault(what, []).append((joules, n, seconds))
+        self.n += 1
         self.n_steps += n
         self.seconds += seconds
 
@@ -183,6 +184,8 @@ class _Blocks:
         return what in self._each
 
     def of(self, what: str, resting_watts: float | None) -> EnergyOf:
-        each = [joules / n for joules, n in self._each[what]]
-        watts = sum(joules for joules, _ in self._each[what]) / self.seconds
+        read = self._each[what]
+        each = [joules / n for joules, n, _ in read]
+        # a block in which it could not be read is in neither sum
+        watts = sum(joules for joules, _, _ in read) / sum(seconds for _, _, seconds in read)
         return EnergyOf(what, median(each), min(each), max(each), watts, resting_watts)

@@ -119,3 +119,68 @@ def test_joules_of_a_step_and_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> No
     said = " ".join(str(found).split())
     assert "A step takes 8.00 J, a sample 2.00 J: CPU package 0, GPU 0." in said
     assert "other tenants are in it" in said
+
+
+class Machine:
+    """Time passes in steps and in sleep alone; a package draws 50 W in a step and 7 W asleep."""
+
+    def __init__(self, step_s: float) -> None:
+        self.step_s = step_s
+        self.now_s = self.joules = 0.0
+        self.n_steps = self.n_readings = self.fails_at = 0
+        self.slept_s: list[float] = []
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s.append(seconds)
+        self.now_s += seconds
+        self.joules += 7 * seconds
+
+    def step(self) -> None:
+        self.n_steps += 1
+        self.now_s += self.step_s
+        self.joules += 50 * self.step_s
+
+    def read(self) -> EnergyReading:
+        self.n_readings += 1
+        fails = self.n_readings == self.fails_at
+        return EnergyReading({} if fails else {"CPU package 0": self.joules}, {})
+
+
+def measured_on(machine: Machine, monkeypatch: pytest.MonkeyPatch, budget_s: float) -> Any:
+    monkeypatch.setattr(measured, "time", machine)
+    monkeypatch.setattr(measured, "read_energy", machine.read)
+    return perfkit.energy(machine.step, budget_s=budget_s)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "budget_s", "n_blocks", "n_steps"),
+    [
+        (0.25, 5.0, 5, 20),
+        (0.25, 0.1, 3, 12),
+        (4.0, 5.0, 3, 3),  # five blocks of one step each took 20 s
+        (1.5, 5.0, 4, 4),
+    ],
+)
+def test_blocks_of_a_second_fill_the_budget_and_are_three_at_least(
+    step_s: float, budget_s: float, n_blocks: int, n_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(step_s)
+    found = measured_on(machine, monkeypatch, budget_s)
+    assert (found.n_blocks, found.n_steps) == (n_blocks, n_steps)
+    assert machine.n_steps - n_steps == 2  # two warm it up
+    assert machine.slept_s == [1.0]
+    (one,) = found.counters
+    assert one.joules_per_step == pytest.approx(50 * step_s)
+    assert (one.watts, one.resting_watts) == pytest.approx((50, 7))
+
+
+def test_a_block_whose_counter_could_not_be_read_takes_nothing_from_the_power(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(0.25)
+    machine.fails_at = 7  # the first look, two at rest, two a block: at the end of the second
+    (one,) = measured_on(machine, monkeypatch, 5.0).counters
+    assert (one.watts, one.joules_per_step) == pytest.approx((50, 12.5))
