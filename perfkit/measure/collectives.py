@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.arguments import check_function, check_whole
 from perfkit.base.errors import MissingError, UsageError
-from perfkit.base.torch_compat import dispatch_mode_class, fake_group_store, group_of_name
+from perfkit.base.torch_compat import (
+    dispatch_mode_class,
+    fake_group_store,
+    group_of_name,
+    inner_tensors,
+)
 
 if TYPE_CHECKING:
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -163,9 +168,6 @@ def pretended_group(ranks: int, *, rank: int = 0) -> Iterator[None]:
 
 
 def _mode(counts: Counter[str], sizes: list[int], sent: list[float | None]) -> TorchDispatchMode:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
     class Count(dispatch_mode_class()):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -173,8 +175,7 @@ def _mode(counts: Counter[str], sizes: list[int], sent: list[float | None]) -> T
             name = func.overloadpacket.__name__
             if func.namespace in _NAMESPACES and not name.startswith(_ASK_NOBODY):
                 counts[f"{func.namespace}::{name}"] += 1
-                tensors = tree_leaves((args, kwargs))
-                sizes.append(sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor)))
+                sizes.append(_nbytes((args, kwargs)))
                 sent.append(_sent(name, func.namespace, args))
             return func(*args, **(kwargs or {}))
 
@@ -190,8 +191,8 @@ def _sent(name: str, namespace: str, args: Any) -> float | None:
     if name.startswith(("recv", "barrier", "monitored_barrier")):
         return 0
     n = _group_size(args)
-    if n is None:
-        return None
+    if n is None or any(inner_tensors(one) is not None for one in _tensors(args)):
+        return None  # of sparse tensors, each rank has others
     rest = (n - 1) / n
     if name.startswith(("allreduce", "all_reduce")):
         return 2 * rest * _nbytes(args[0])
@@ -205,10 +206,19 @@ def _sent(name: str, namespace: str, args: Any) -> float | None:
 
 
 def _nbytes(given: Any) -> int:
+    """Of a sparse tensor those of its indices and values."""
+    return sum(
+        tensor.nbytes if parts is None else _nbytes(parts)
+        for tensor in _tensors(given)
+        for parts in [inner_tensors(tensor)]
+    )
+
+
+def _tensors(given: Any) -> list[Any]:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    return sum(t.nbytes for t in tree_leaves(given) if isinstance(t, torch.Tensor))
+    return [one for one in tree_leaves(given) if isinstance(one, torch.Tensor)]
 
 
 def _group_size(args: Any) -> int | None:

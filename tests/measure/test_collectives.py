@@ -221,3 +221,22 @@ def test_a_pretended_group_refuses_what_cannot_be() -> None:
 def test_a_count_travels_between_processes() -> None:
     found = CollectiveCount(2, 36, MappingProxyType({"c10d::allreduce_": 2}), 18)
     assert pickle.loads(pickle.dumps(found)) == found
+
+
+@needs_gloo
+@pytest.mark.usefixtures("group")
+def test_gradients_of_a_sparse_embedding_are_counted_and_what_they_send_is_not_known() -> None:
+    """The count raised into the step: a sparse tensor has no ``nbytes``."""
+    table = nn.Embedding(10, 4, sparse=True)
+    model = nn.parallel.DistributedDataParallel(table)
+
+    def backward() -> None:
+        table.weight.grad = None  # else rows are added to those of before
+        model(torch.tensor([1, 2])).sum().backward()
+
+    for _ in range(2):
+        backward()
+    found = count_collectives(backward)
+    assert found.total == 1
+    # two rows of four numbers, and their two numbers
+    assert (found.total_bytes, found.sent_bytes) == (2 * 4 * 4 + 2 * 8, None)
