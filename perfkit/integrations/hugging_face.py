@@ -66,5 +66,5 @@ class TrainerWatch(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         early = state.global_step < state.max_steps
         self.run.end(
-            f"was stopped after {plural(state.global_step, 'step')}" if early else "finished"
+            f"was stopped after {plural(self.run.n_steps, 'step')}" if early else "finished"
         )

@@ -74,7 +74,7 @@ class LightningWatch(Callback):
         self.run.evaluation_ends()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        stopped = trainer.should_stop and f"was stopped after {plural(trainer.global_step, 'step')}"
+        stopped = trainer.should_stop and f"was stopped after {plural(self.run.n_steps, 'step')}"
         self.run.end(stopped or "finished")
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

@@ -32,11 +32,11 @@ class TrainerRun:
     Nothing here raises into the trainer: what fails is switched off, and the summary says so.
 
     Args:
-        log: called at most twice a second, between two steps, with one dict: ``step`` and
-            ``epoch``; means since the last call of ``step_ms``, ``data_wait_ms``, ``forward_ms``,
-            ``backward_ms``, ``optimizer_ms``, ``other_ms`` (on a GPU the host's times);
-            ``steps_per_s``, ``samples_per_s``, ``data_wait_share`` (0 to 1) and ``memory_bytes``.
-            What is not known is left out.
+        log: called at most twice a second, between two steps, and at the end with what is left,
+            with one dict: ``step`` and ``epoch``; means since the last call of ``step_ms``,
+            ``data_wait_ms``, ``forward_ms``, ``backward_ms``, ``optimizer_ms``, ``other_ms`` (on a
+            GPU the host's times); ``steps_per_s``, ``samples_per_s``, ``data_wait_share`` (0 to 1)
+            and ``memory_bytes``. What is not known is left out.
         live: False shows nothing; None draws the plot in a notebook, and elsewhere prints the
             verdict at the end; True requires the plot.
         profile: also record a few steps with torch's profiler, and explain them at the end.
@@ -93,6 +93,11 @@ class TrainerRun:
     def is_running(self) -> bool:
         """Whether :meth:`begin` was called and :meth:`end` was not."""
         return self._run is not None and self._summary is None
+
+    @property
+    def n_steps(self) -> int:
+        """Steps so far, as the summary counts them: a trainer may count those of before, too."""
+        return 0 if self._run is None else self._run.meter.n
 
     @property
     def summary(self) -> RunSummary:

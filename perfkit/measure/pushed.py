@@ -1,7 +1,7 @@
 """A run whose steps somebody else ends: a trainer's callback, or an optimizer that has stepped.
 
 :class:`PushedRun` is told when a step ends. It adds the data wait and the phases, reads the memory
-a few times a second, and says at the end what bounds the steps.
+twice a second at most, and says at the end what bounds the steps.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class PushedRun:
     it wraps it in an :class:`~perfkit.base.instrument.Instrument`.
 
     Args:
-        on_update: called a few times a second, between two steps; if it raises, it is called no
-            more, and :attr:`failures` says so.
+        on_update: called at most twice a second, between two steps, and at the end; if it raises,
+            it is called no more, and :attr:`failures` says so.
         n_left_out: after so many steps :attr:`samples_at` is taken.
         steps_only: evaluation and checkpoints are no part of a step; the phases have them.
         now: the clock, in nanoseconds.
