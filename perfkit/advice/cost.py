@@ -218,7 +218,7 @@ def _length(name: str, step: object) -> _Length:
         return _Length(
             profiled.median,
             (profiled.low, profiled.high) if profiled.n > 1 else None,
-            f"median of {profiled.n} recorded steps",
+            f"median of {plural(profiled.n, 'recorded step')}",
             ("recording made the steps longer, by an unknown part",),
         )
     if isinstance(step, OpenTrace | Trace | str | bytes | os.PathLike):

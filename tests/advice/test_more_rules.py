@@ -643,7 +643,11 @@ def test_logging_in_a_trace_with_stacks(function: str, fires: bool) -> None:
 
 def test_garbage_collection() -> None:
     finding = _finding(cpu_training(6), "gc-pauses", facts=Facts(gc_pauses_ms=(0.5, 1.0)))
-    assert "2 collections in 6 steps took 1.50 ms" in finding.evidence[0]
+    assert finding.evidence[0].startswith("2 collections in 6 steps took 1.50 ms (")
+    assert finding.evidence[0].endswith("), the longest 1.00 ms")
+    one = _finding(cpu_training(6), "gc-pauses", facts=Facts(gc_pauses_ms=(1.5,)))
+    assert one.evidence[0].startswith("1 collection in 6 steps took 1.50 ms (")
+    assert "longest" not in one.evidence[0]
     assert "gc-pauses" not in _rules(cpu_training(6), facts=Facts(gc_pauses_ms=(0.1,)))
 
 

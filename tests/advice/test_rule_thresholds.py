@@ -934,6 +934,24 @@ def test_at_most_eight_workers_are_proposed() -> None:
     assert "num_workers=8," in told
 
 
+@pytest.mark.parametrize(
+    ("n_cores", "n", "said"),
+    [
+        (2, 2, "as many as there are cores"),
+        (8, 8, "as many as there are cores"),
+        (64, 8, "then try more and fewer"),  # eight were as many as there are
+        (None, 4, "then try more and fewer"),
+    ],
+)
+def test_workers_are_as_many_as_cores_only_where_these_are_known(
+    n_cores: int | None, n: int, said: str
+) -> None:
+    known = {"facts": changed(n_cores=n_cores)}
+    told = finding((asking(3_500), known), "dataloader-slow-workers").what_to_do
+    assert f"num_workers={n}," in told
+    assert f")  # {said}" in told
+
+
 def test_what_other_workers_do_is_not_said_of_a_loader_without_any() -> None:
     """The busy workers may be another loader's; a slow disk is everybody's."""
     worker = ProcessUse(10.0, 9.6, 0.1, 0.1, 10**6, 0, 0)
@@ -1051,6 +1069,20 @@ def test_16_bits_are_advised_to_who_trains_in_32(
 def test_of_a_file_the_kernels_alone_say_that_it_trains_in_32_bits() -> None:
     sim, known = narrow(0)  # type: ignore[misc]
     assert "32-bits" in fired((sim, known | {"facts": Facts(), "is_file": True}))
+
+
+def test_products_in_float64_on_tensor_cores_are_not_on_32_bits() -> None:
+    """A file of an A100 that trains in float64 was told that it computes in TF32."""
+    made = (doubles(30), {"device": A100, "facts": Facts(), "is_file": True})
+    assert "float64" in fired(made)
+    assert "32-bits" not in fired(made)
+
+
+def test_a_product_outside_of_tensor_cores_does_not_say_how_torch_is_set() -> None:
+    """TF32 may be on, as for the other products here."""
+    sim, known = narrow(20, "ampere_sgemm")  # type: ignore[misc]
+    title = finding((sim, known), "tf32-off").title
+    assert title == "Matrix products run in full float32, not in TF32"
 
 
 def test_only_products_on_tensor_cores_have_another_rate_on_16_bits() -> None:

@@ -204,3 +204,11 @@ def test_a_budget_that_cannot_be_is_refused() -> None:
     for budget in (10**400, float("inf"), float("nan"), -1, True):
         with pytest.raises(UsageError, match=r"^budget_s "):
             perfkit.compare(int, int, budget_s=budget)
+
+
+@pytest.mark.parametrize(
+    ("n", "how"), [(1, "median of 1 recorded step"), (3, "median of 3 recorded steps")]
+)
+def test_one_recorded_step_is_one(n: int, how: str) -> None:
+    trace = perfkit.open_trace(cpu_training(n).json())
+    assert perfkit.cost(trace, price_per_hour=1.0, steps=1).how == how

@@ -121,11 +121,16 @@ def dataloader(case: Case) -> Iterator[Finding]:
         what_to_do=(
             "loader = DataLoader(\n"
             f"    dataset, ..., num_workers={workers}, prefetch_factor=4, persistent_workers=True\n"
-            ")  # as many as there are cores; then make __getitem__ cheaper"
+            f")  # {_how_many(workers, cores)}; then make __getitem__ cheaper"
         ),
         gain_at_most=gain,
         formula=formula,
     )
+
+
+def _how_many(workers: int, cores: int | None) -> str:
+    """What these workers are to this process, in words."""
+    return "as many as there are cores" if workers == cores else "then try more and fewer: measure"
 
 
 def _because(cause: LoaderCause, evidence: list[str], line: str | None) -> Finding:

@@ -11,7 +11,12 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
-from perfkit.trace.ask.kernels import TENSOR_FAMILIES, family, uses_tensor_cores
+from perfkit.trace.ask.kernels import (
+    TENSOR_FAMILIES,
+    computes_in_float64,
+    family,
+    uses_tensor_cores,
+)
 from perfkit.trace.read.columns import Int64
 
 _LEAST_SHARE = 0.1
@@ -38,7 +43,6 @@ _16_BITS = re.compile(
 # Kinds of kernels whose time autocast can halve: half the bytes, or twice the rate. The ratio of
 # dense rates is 2 on every such data sheet (A100 156 and 312 TFLOP/s, H100 SXM 495 and 989).
 _NARROWS = (*TENSOR_FAMILIES, "elementwise", "normalization", "pooling", "reduction")
-_FLOAT64 = re.compile(r"<double|dgemm|_f64|double,")
 
 _TRAIN_IN_FLOAT16 = (
     'scaler = torch.amp.GradScaler("cuda")\n'
@@ -90,7 +94,7 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
         yield Finding(
             rule="tf32-off",
             cures=("compute",),
-            title="Matrix products run in full float32: TF32 is off",
+            title="Matrix products run in full float32, not in TF32",
             evidence=evidence,
             what_to_do=(
                 'torch.set_float32_matmul_precision("high")  # TF32: 10 bits of mantissa\n'
@@ -124,12 +128,18 @@ def sixteen_bits(case: Case) -> Iterator[Finding]:
     def share(of: Callable[[str], bool]) -> float:
         return case.device_share(rows[trace.name_table(of)[trace.name_id[rows]]])
 
-    dense = share(lambda name: family(name) in TENSOR_FAMILIES and uses_tensor_cores(name))
+    dense = share(
+        lambda name: (
+            family(name) in TENSOR_FAMILIES
+            and uses_tensor_cores(name)
+            and not computes_in_float64(name)
+        )
+    )
     if dense < _LEAST_SHARE or share(_could_use_tensor_cores) >= _LEAST_SHARE:
         return  # the first has little to gain, the second is another rule's
     if share(lambda name: _16_BITS.search(name) is not None) >= _LEAST_SHARE:
         return
-    wide = share(lambda name: family(name) in _NARROWS and not _FLOAT64.search(name))
+    wide = share(lambda name: family(name) in _NARROWS and not computes_in_float64(name))
     gain, formula = amdahl(wide, speedup=2)
     yield Finding(
         rule="32-bits",
@@ -165,7 +175,8 @@ def _could_use_tensor_cores(name: str) -> bool:
     return (
         family(name) in TENSOR_FAMILIES
         and not uses_tensor_cores(name)
-        and not any(p.search(name) for p in (_PREPARES, _NO_PRODUCT, _FLOAT64, _16_BITS))
+        and not computes_in_float64(name)
+        and not any(p.search(name) for p in (_PREPARES, _NO_PRODUCT, _16_BITS))
     )
 
 

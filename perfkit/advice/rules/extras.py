@@ -197,8 +197,9 @@ def garbage_collection(case: Case) -> Iterator[Finding]:
         cures=("host",),
         title=f"Python's garbage collector stops the {'training ' * case.trains}step",
         evidence=(
-            f"{len(pauses)} collections in {case.n_steps} steps took {fmt_ms(sum(pauses))} "
-            f"({fmt_share(share)}), the longest {fmt_ms(max(pauses))}",
+            f"{plural(len(pauses), 'collection')} in {plural(case.n_steps, 'step')} took "
+            f"{fmt_ms(sum(pauses))} ({fmt_share(share)})"
+            + (f", the longest {fmt_ms(max(pauses))}" if len(pauses) > 1 else ""),
         ),
         what_to_do=(
             "import gc\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from perfkit.advice.case import Case
@@ -10,11 +9,10 @@ from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules.rule import rule
 from perfkit.base.machine._host import COMPUTES_IN, cpu_flags
 from perfkit.base.words import fmt_share
+from perfkit.trace.ask.kernels import computes_in_float64
 from perfkit.trace.read.columns import Category
 
 _LEAST_SHARE = 0.15
-# Kernels and recorded input types for float64.
-_DOUBLE_KERNEL = re.compile(r"<double|dgemm|_f64|d884gemm|double,")
 # Shorter ops are not worth a second thread.
 _LONG_OP_US = 100.0
 
@@ -26,7 +24,7 @@ def float64(case: Case) -> Iterator[Finding]:
     inside = case.steps.containing(trace.start_ns) >= 0
     if case.on_device:
         kernels = trace.is_a(Category.KERNEL) & inside
-        wide = kernels & trace.named(lambda n: _DOUBLE_KERNEL.search(n))
+        wide = kernels & trace.named(computes_in_float64)
         share = case.span(wide).total_ns / 1e3 / case.wall_us
         evidence = f"kernels on float64 run for {fmt_share(share)} of each step"
     else:

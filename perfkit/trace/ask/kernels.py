@@ -93,6 +93,7 @@ _TENSOR_CORES = re.compile(
     re.IGNORECASE,
 )
 _NO_TENSOR_CORES = re.compile(r"simt|ffma|sgemm(?!.*(?:tf32|884|1688))|dgemm_\d", re.IGNORECASE)
+_FLOAT64 = re.compile(r"<double|dgemm|_f64|d884gemm|double,")
 
 #: Families of which a tensor core could do the work.
 TENSOR_FAMILIES = ("attention", "convolution", "matmul")
@@ -181,6 +182,11 @@ def family(name: str) -> str:
 def uses_tensor_cores(name: str) -> bool:
     """Whether the name of a kernel says that it computes on tensor (or matrix) cores."""
     return not _NO_TENSOR_CORES.search(name) and _TENSOR_CORES.search(name) is not None
+
+
+def computes_in_float64(name: str) -> bool:
+    """Whether the name of a kernel says that it computes in double precision."""
+    return _FLOAT64.search(name) is not None
 
 
 @question("kernels", "Which kernels ran, of which kind, on tensor cores or not?")
