@@ -59,8 +59,9 @@ def limit_sentence(of: Limit) -> str:
     )
     if of.ratio is not None and of.ratio < 1:
         return (
-            f"{said}; it took {step}, less than that: its data was in a cache, its convolutions "
-            "took fewer operations, or the peaks were measured on a busy machine."
+            f"{said}; it took {step}, less than that: its data was in a cache, or expanded from "
+            "less, its convolutions took fewer operations, or the peaks were measured on a busy "
+            "machine."
         )
     said += f": it took {step}, {fmt_ratio(of.ratio)} that."
     rest = {name: us for name, us in of.rest_us().items() if us > 0}

@@ -23,6 +23,7 @@ from perfkit.base.machine import stamp
 from perfkit.cli import main
 from perfkit.limit import kept
 from perfkit.limit.peaks import MemoryRate, Peaks, ProductRate, Rate
+from perfkit.show.limit import limit_sentence
 from perfkit.trace import Limit, limit, load
 from perfkit.trace.ask.run_ahead import device_step_us
 from perfkit.trace.read.steps import find_steps
@@ -398,3 +399,14 @@ def test_what_the_profiler_adds_is_no_idle_time_of_the_device() -> None:
     assert "From the least time to the step without the profiler" in said
     # 380 µs of work a step
     assert found.rest_us()["the device idles"] == pytest.approx(120)
+
+
+@pytest.mark.parametrize(("times", "is_less"), [(0.98, True), (1.0, False), (1.02, False)])
+def test_a_step_below_its_least_time_names_what_the_shapes_do_not_tell(
+    times: float, is_less: bool
+) -> None:
+    """An expanded gradient counts as large as its shape, and nothing said so."""
+    found = limit(load(product_on_gpu()))
+    sentence = limit_sentence(replace(found, step_us=times * found.least_us))
+    assert ("less than that" in sentence) is is_less
+    assert ("expanded from less" in sentence) is is_less

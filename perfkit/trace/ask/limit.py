@@ -269,7 +269,7 @@ class Limit(Shown):
         """From the least time up to the step: cause → µs of a step, adding up.
 
         A family may be below its least time: a convolution that Winograd's method computes in
-        fewer operations, or data that is still in a cache.
+        fewer operations, data that is still in a cache, or a tensor that was expanded from less.
         """
         n = max(self.n_steps, 1)
         rest = {f"{name} above the limit": us - low for name, (us, low) in self.families().items()}
