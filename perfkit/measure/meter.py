@@ -17,6 +17,9 @@ import numpy.typing as npt
 
 from perfkit.base.errors import UsageError
 
+#: Steps that are kept; when there are more, every second one is dropped.
+CAPACITY = 65_536
+
 
 class StepMeter:
     """Steps of one run, in order.
@@ -45,7 +48,7 @@ class StepMeter:
         "wait_total_ns",
     )
 
-    def __init__(self, capacity: int = 65_536) -> None:
+    def __init__(self, capacity: int = CAPACITY) -> None:
         if capacity < 2 or capacity % 2:
             raise UsageError(f"a step meter's capacity is an even number ≥ 2, got {capacity}")
         self._steps = array("q", bytes(8 * capacity))

@@ -96,7 +96,8 @@ def _machine(columns: StepColumns, slow: npt.NDArray[np.bool_]) -> str:
     """What the machine did in slow steps and not in others; at most one thing."""
     for column, what in (
         (columns.disk_faults, "pages of memory had to come from the disk ({:.0f} a step)"),
-        (columns.preempted, "another program had the core meanwhile ({:.0f} times a step)"),
+        # to a thread of another program, or of this one
+        (columns.preempted, "other work had the core meanwhile ({:.0f} times a step)"),
     ):
         in_slow, usual = column[slow], float(np.quantile(column[~slow], 0.9))
         if float(np.median(in_slow)) > max(4 * usual, 3):

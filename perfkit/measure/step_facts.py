@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from perfkit.base.instrument import Failure, Instrument
+from perfkit.measure.meter import CAPACITY
 from perfkit.measure.phases import PHASES
 
 _Array = npt.NDArray[np.float64]
 _N_TIMES = len(PHASES) + 1
 _N = _N_TIMES + 2
-_CAPACITY = 65_536
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class StepFacts:
     """
 
     def __init__(
-        self, now: Callable[[], int] = time.perf_counter_ns, capacity: int = _CAPACITY
+        self, now: Callable[[], int] = time.perf_counter_ns, capacity: int = CAPACITY
     ) -> None:
         self._now = now
         self._capacity = capacity

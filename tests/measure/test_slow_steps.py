@@ -178,7 +178,7 @@ def test_what_the_machine_did() -> None:
     )  # fmt: skip
     found = cause(spread, step_ms, slow)
     assert found is not None
-    assert found.words == "in these another program had the core meanwhile (9 times a step)"
+    assert found.words == "in these other work had the core meanwhile (9 times a step)"
     quiet = columns(forward=step_ms / 3, backward=step_ms / 3, other=step_ms / 3)
     assert cause(quiet, step_ms, slow) is None
 
@@ -224,3 +224,27 @@ def test_few_rows(n: int) -> None:
     for _ in range(n):
         facts.step([0] * len(PHASES))
     assert len(facts.columns().preempted) == n
+
+
+@pytest.mark.parametrize(
+    ("in_slow", "usual", "is_told"),
+    [(3, 0, False), (4, 0, True), (8, 2, False), (9, 2, True)],  # three, and four times the usual
+)
+def test_what_the_machine_did_is_told_where_it_is_rare_elsewhere(
+    in_slow: int, usual: int, is_told: bool
+) -> None:
+    slow = np.arange(60) % 10 == 9
+    for kind in ("disk_faults", "preempted"):
+        column = np.where(slow, float(in_slow), float(usual))
+        found = cause(columns(**{kind: column}), np.where(slow, 30.0, 10.0), slow)
+        assert (found is not None) is is_told
+
+
+@pytest.mark.parametrize(("n_often", "is_told"), [(4, True), (7, False)])
+def test_what_the_machine_did_in_a_tenth_of_the_other_steps_is_usual(
+    n_often: int, is_told: bool
+) -> None:
+    slow = np.arange(60) < 10  # 50 are not, and a tenth of these are 5
+    column = np.where(slow | (np.arange(60) < 10 + n_often), 9.0, 0.0)
+    found = cause(columns(preempted=column), np.where(slow, 30.0, 10.0), slow)
+    assert (found is not None) is is_told
