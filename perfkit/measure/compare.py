@@ -326,7 +326,7 @@ def _per_call_ms(
             return took_ms / count
         # aim 20 % beyond the goal, but extrapolate a short measurement by at most a factor of 10
         growth = 1.2 * short_ms / took_ms if took_ms > 0 else 10.0
-        count = min(math.ceil(count * min(max(growth, 1.2), 10.0)), _MOST_REPEATS)
+        count = min(math.ceil(count * min(growth, 10.0)), _MOST_REPEATS)
 
 
 def _first_call(name: str, function: Callable[[], object]) -> None:

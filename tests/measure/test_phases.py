@@ -515,6 +515,61 @@ def test_a_step_of_many_loose_modules_gives_up_on_them(phases: Phases, clock: Cl
     assert not torch_module._global_forward_pre_hooks
 
 
+@pytest.mark.parametrize(
+    ("n_calls", "step_ms", "gives_up"),
+    [
+        (40, 0.0, False),
+        (41, 0.0, True),
+        (50, 199.0, True),  # 50 calls of 80 µs are 4 ms: more than 2 % of the step
+        (50, 201.0, False),
+        (100, 399.0, True),
+        (100, 401.0, False),
+    ],
+)
+def test_modules_are_told_apart_where_that_costs_a_fiftieth_of_the_step_at_most(
+    n_calls: int, step_ms: float, gives_up: bool, phases: Phases, clock: Clock
+) -> None:
+    layer = nn.ReLU()
+    phases.take()
+    for _ in range(n_calls):
+        layer(X)
+    clock.ms(step_ms)
+    phases.take()
+    assert phases.stops_at_modules is gives_up
+
+
+@pytest.mark.parametrize(("n_passes", "phase"), [(3, "forward"), (4, "evaluation")])
+def test_four_passes_of_one_module_in_evaluation_mode_are_evaluation(
+    n_passes: int, phase: str, phases: Phases, clock: Clock
+) -> None:
+    looked_at, model = Slow(clock, 1).eval(), Slow(clock, 10)
+    phases.take()
+    with torch.no_grad():
+        for _ in range(n_passes):
+            looked_at(X)
+    model(X).sum().backward()
+    found = taken(phases)
+    assert found.pop("forward") == (10 + n_passes if phase == "forward" else 10)
+    assert found == ({"backward": 20} | ({phase: n_passes} if phase != "forward" else {}))
+
+
+@pytest.mark.parametrize(("n_trained", "is_evaluation"), [(4, True), (5, False)])
+def test_a_policy_plays_where_the_step_trains_with_more_than_twice_its_input(
+    n_trained: int, is_evaluation: bool, phases: Phases, clock: Clock
+) -> None:
+    model = Slow(clock, 1)
+    phases.take()
+    model.eval()
+    with torch.no_grad():
+        for _ in range(10):
+            model(X)  # two samples
+    model.train()
+    model(torch.zeros(n_trained, 4)).sum().backward()
+    found = taken(phases)
+    assert found.get("evaluation", 0) == (10 if is_evaluation else 0)
+    assert found["forward"] == (1 if is_evaluation else 11)
+
+
 def test_it_fails_quietly(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     phases = Phases(clock)
     phases.start()

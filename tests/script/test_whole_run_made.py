@@ -18,6 +18,7 @@ from perfkit.script.whole_run import (
     _nothing,
     _parts,
     _steps,
+    whole_run,
 )
 
 
@@ -223,3 +224,68 @@ def test_the_rates_of_a_run_are_those_without_its_first_step(
     assert steps.step is not None
     assert steps.step.median == (3000.0 if n_steps == 1 else 100.0)
     assert (steps.steps_per_s, steps.samples_per_s) == pytest.approx(rates)
+
+
+def test_steps_that_take_no_time_have_no_rates() -> None:
+    found = stepped(np.array([3000.0, 0.0, 0.0]), samples=24, samples_at=8)
+    steps = _steps("train.py", "finished", TIMES, Options(), found)
+    assert (steps.steps_per_s, steps.samples_per_s) == (None, None)
+
+
+def test_rounding_makes_no_rate_of_the_only_step() -> None:
+    found = stepped(np.array([3000.0]), samples=8, samples_at=8)
+    found.meter.total_ns += 1
+    steps = _steps("train.py", "finished", TIMES, Options(), found)
+    assert (steps.steps_per_s, steps.samples_per_s) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "row"),
+    [
+        (Options(synclint=True), "2 to 4 (slower with --synclint)"),
+        (Options(memory=True, synclint=True), "2 to 5 (slower with --memory and --synclint)"),
+    ],
+)
+def test_waits_are_looked_for_in_two_steps_and_the_look_ends_in_the_next(
+    options: Options, row: str
+) -> None:
+    found = parts(seen([0.5] * 4 + [0.1] * 60), options=options)
+    assert [what for what in found if what.startswith("beyond that, in steps")] == [
+        f"beyond that, in steps {row}"
+    ]
+
+
+def test_of_a_run_that_did_not_import_torch_nothing_is_doubtful() -> None:
+    options = Options(memory=True, synclint=True)
+    run = whole_run("train.py", "finished", Times(0.0, None, 3.0), options, None)
+    assert (run.n_steps, run.steps, run.uses_loader, run.warnings) == (0, None, False, ())
+    assert run.sentence.startswith("train.py did not import torch in this process")
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "by_passes", "doubt", "warnings"),
+    [
+        (0, False, "", ()),
+        (9, False, "", ("--synclint: only the thread that hangs can end what looks there",)),
+        (
+            9, True, "a doubt",
+            (
+                "a step here is one backward pass: no optimizer stepped in the first 9 of them",
+                "a doubt",
+                "--synclint: only the thread that hangs can end what looks there",
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_doubtful_of_a_run_that_hangs(
+    n_steps: int, by_passes: bool, doubt: str, warnings: tuple[str, ...]
+) -> None:
+    found = stepped(np.full(9, 100.0), uses_loader=False)
+    found.meter.n = n_steps
+    found.by_passes, found.left_as_it_is, found.failures = by_passes, True, ()
+    found.recorder.failure = None
+    found.run.phases.doubt = doubt
+    found.run.facts = SimpleNamespace(columns=lambda: None)
+    run = whole_run("train.py", "hung", TIMES, Options(synclint=True), found)
+    assert run.warnings == warnings
+    assert run.n_steps == n_steps

@@ -1,0 +1,180 @@
+"""How peaks are measured, from both sides of each number: made devices, clocks and disks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from perfkit.base import torch_compat
+from perfkit.base.errors import MeasurementError
+from perfkit.limit import measured
+from perfkit.limit.datasheet import _fits, data_sheet
+from perfkit.limit.measured import _Bench, _pairs, _together, measured_peaks
+from perfkit.limit.peaks import MemoryRate, ProductRate, Rate
+from perfkit.limit.roofs import Roofs
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> _Bench:
+    made = _Bench("cpu")
+    monkeypatch.setattr(made, "share", 1.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("form", "capability", "is_measured"),
+    [
+        ("float8", (8, 8), False),
+        ("float8", (8, 9), True),
+        ("float8", (9, 0), True),
+        ("float8", None, False),  # of a device that has none, nobody knows
+        ("tf32", (7, 5), False),
+        ("tf32", (8, 0), True),
+        ("tf32", None, True),
+        ("float64", (7, 5), True),
+    ],
+)
+def test_a_format_is_measured_where_the_device_computes_it(
+    form: str,
+    capability: tuple[int, int] | None,
+    is_measured: bool,
+    bench: _Bench,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kind: Any = SimpleNamespace(
+        is_cpu=True, has_tf32=True, has_float64=True, compute_capability=lambda index: capability
+    )
+    monkeypatch.setattr(bench, "kind", kind)
+    monkeypatch.setattr(torch_compat, "float32_products", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(bench, "_product", lambda form, size: lambda: None)
+    monkeypatch.setattr(bench, "_seconds", lambda call, n: 1e-6)
+    monkeypatch.setattr(bench, "_rate", lambda call, amount, budget_s: Rate(1.0, 1.0, 1.0, 1))
+
+    def found() -> bool:
+        return bool(list(bench._products_in(form, (64,))))
+
+    assert found() is is_measured
+    kind.has_tf32 = kind.has_float64 = False
+    assert found() is (is_measured and form == "float8")
+
+
+@pytest.mark.parametrize(
+    ("is_cpu", "call_s", "n"),
+    [
+        (True, 7e-6, 43),  # 0.3 ms: between two preemptions
+        (True, 1e-7, 300),
+        (True, 1e-3, 1),
+        (False, 7e-5, 72),  # 5 ms: many ticks of an event
+        (False, 1e-7, 2000),
+        (False, 1e-2, 1),
+    ],
+)
+def test_calls_are_timed_in_groups_that_the_clock_resolves(
+    is_cpu: bool, call_s: float, n: int, bench: _Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = []
+
+    def seconds(call: Callable[[], object], n: int) -> float:
+        groups.append(n)
+        return n * call_s
+
+    kind = SimpleNamespace(is_cpu=is_cpu, synchronize=lambda index: None)
+    monkeypatch.setattr(bench, "kind", kind)
+    monkeypatch.setattr(bench, "_seconds", seconds)
+    found = bench._rate(lambda: None, 1.0, 0.0)
+    assert found is not None
+    assert found.best == pytest.approx(1 / call_s)
+    assert groups[:3] == [1, 1, 1]
+    assert set(groups[3:]) <= {n, n + 1}  # rounding
+
+
+def test_a_clock_that_shows_no_time_has_no_rate(
+    bench: _Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "_seconds", lambda call, n: 0.0)
+    assert bench._rate(lambda: None, 1.0, 0.0) is None
+
+
+def test_the_first_of_three_calls_may_be_slow(
+    bench: _Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = iter([1.0, 1e-3, 1e-3])
+    monkeypatch.setattr(bench, "_seconds", lambda call, n: next(first, n * 1e-3))
+    found = bench._rate(lambda: None, 1.0, 0.0)
+    assert found is not None
+    assert found.n == 10  # it is quick
+
+
+def test_what_is_measured_twice_is_one_rate_and_what_once_stays() -> None:
+    first, again = Rate(10.0, 8.0, 1.0, 5), Rate(12.0, 6.0, 2.0, 7)
+    assert _together(first, again) == Rate(12.0, 7.0, 1.0, 12)
+    assert _together(first, first) is first
+    assert _pairs(["a", "b"], ["A", "c"], str.lower) == [("a", "A"), ("c", "c"), ("b", "b")]
+
+
+@pytest.mark.parametrize("has", ["products", "memory"])
+@pytest.mark.parametrize("notes", [(), ("no memory", "no driver")])
+def test_half_of_the_peaks_are_none(
+    has: str, notes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERFKIT_BUDGET_SCALE", "1")
+    one = Rate(1.0, 1.0, 1.0, 1)
+    found = {"products": [ProductRate("float32", 64, one)], "memory": [MemoryRate("sum", 1, one)]}
+    for what, rates in found.items():
+        monkeypatch.setattr(_Bench, what, lambda self, r=rates if what == has else (): iter(r))
+    monkeypatch.setattr(_Bench, "warm_up", lambda self: self.notes.extend(notes))
+    monkeypatch.setattr(_Bench, "launches", lambda self: (one, None))
+    monkeypatch.setattr(measured, "_disk", lambda folder, notes: None)
+    why = "; ".join(notes) or "its clock shows no time"
+    with pytest.raises(MeasurementError, match=f"nothing could be measured on cpu: {why}"):
+        measured_peaks("cpu")
+
+
+class Disk:
+    """Of what is read, this share comes from the disk."""
+
+    def __init__(self, share: float) -> None:
+        self.share, self.read, self.asked = share, 0.0, 0
+
+    def io_counters(self) -> Any:
+        self.asked += 1
+        self.read += self.share * 2**20 * (self.asked % 2 == 0)  # before and after each
+        return SimpleNamespace(read_bytes=self.read)
+
+
+@pytest.mark.parametrize(("share", "is_known"), [(0.89, False), (0.91, True)])
+def test_a_disk_is_measured_where_nearly_all_came_from_it(
+    share: float, is_known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(share)
+    monkeypatch.setattr(psutil, "Process", lambda: disk)
+    monkeypatch.setattr(measured, "_DISK_BYTES", 2**20)
+    monkeypatch.setattr(measured, "_DISK_PIECE", 2**18)
+    notes: list[str] = []
+    found = measured._disk(tmp_path, notes)
+    assert (found is not None) is is_known
+    assert ["stays in memory" in one for one in notes] == ([] if is_known else [True])
+    assert found is None or 2 <= found.n <= 10
+
+
+@pytest.mark.parametrize(("fits", "is_the_one"), [(0.86, True), (0.84, False), (1.16, False)])
+def test_of_two_memories_under_one_name_the_nearest_is_meant(fits: float, is_the_one: bool) -> None:
+    sheet = data_sheet("A100 40GB")
+    assert sheet.memory_gb is not None
+    assert _fits(sheet, int(fits * sheet.memory_gb * 2**30)) is is_the_one
+
+
+@pytest.mark.parametrize(
+    ("size", "rate"), [(0, 9.0), (99, 9.0), (100, 9.0), (199, 9.0), (200, 4.0), (10**9, 4.0)]
+)
+def test_between_two_sets_the_rate_of_the_smaller_one_counts(size: int, rate: float) -> None:
+    roofs = Roofs("made", {}, ((100, 9.0), (200, 4.0)), "played")
+    assert roofs.bytes_per_s(size) == rate
+    # one that was measured slower because it is small is no slower than a larger one
+    assert Roofs("made", {}, ((10, 2.0), *roofs.memory), "played").bytes_per_s(10) == 9.0
