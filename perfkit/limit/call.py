@@ -82,10 +82,12 @@ class Call:
         dtype = dtype or self.tensors[0].dtype
         return Work(family, 0.0, 0.0, int(read), int(written), dtype, int(updated))
 
-    def matrix(self, family: str, read: int, written: int, skipped: float = 0.0) -> Work:
+    def matrix(
+        self, family: str, read: int, written: int, skipped: float = 0.0, *, dtype: str = ""
+    ) -> Work:
         dims = [list(a.shape) if isinstance(a, Tensor) else [] for a in self.args]
         flops = counted(self.name, dims, self.values)
         if flops is None:
             raise ValueError("the shapes do not say")
-        dtype = self.tensors[-1].dtype if self.base == "addmm" else self.tensors[0].dtype
+        dtype = dtype or self.tensors[0].dtype
         return Work(family, flops, flops * (1 - skipped), int(read), int(written), dtype)

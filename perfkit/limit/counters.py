@@ -126,8 +126,10 @@ def _product(at: int) -> Counter:
         a, b = call.tensor(at), call.tensor(at + 1)
         out = math.prod((*a.shape[:-1], b.shape[-1]))
         added = call.tensor(0).n_bytes if at else 0
-        size = 2 if a.dtype == "float8" else SIZES[a.dtype]
-        return call.matrix("matrix product", a.n_bytes + b.n_bytes + added, out * size)
+        result = call.tensor(0).dtype if at else a.dtype
+        size = 2 if result == "float8" else SIZES[result]
+        read = a.n_bytes + b.n_bytes + added
+        return call.matrix("matrix product", read, out * size, dtype=a.dtype)
 
     return count
 

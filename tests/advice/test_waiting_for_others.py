@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import queue
+import re
 import select
 import socket
 import subprocess
@@ -176,7 +177,7 @@ def test_a_loader_read_after_the_recorded_part_is_not_denied() -> None:
     said = _with_a_late_loader(lambda: time.sleep(0.02)).diagnosis.headline
     assert "No step was found" in said
     assert "no optimizer stepped and no DataLoader was read in what was recorded" in said
-    assert "the first 2" in said  # ms
+    assert re.search(r"the first \d", said)
 
 
 def test_a_loader_read_in_the_last_percent_is_not_denied_either() -> None:

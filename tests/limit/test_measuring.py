@@ -178,3 +178,23 @@ def test_between_two_sets_the_rate_of_the_smaller_one_counts(size: int, rate: fl
     assert roofs.bytes_per_s(size) == rate
     # one that was measured slower because it is small is no slower than a larger one
     assert Roofs("made", {}, ((10, 2.0), *roofs.memory), "played").bytes_per_s(10) == 9.0
+
+
+def test_times_are_in_their_units(bench: _Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 0
+
+    def call() -> None:
+        nonlocal now_ns
+        now_ns += 500_000_000
+
+    clock = SimpleNamespace(perf_counter_ns=lambda: now_ns)
+    monkeypatch.setattr(measured, "time", clock)
+    assert bench._seconds(call, 3) == 1.5
+    found = measured._times_us(call, 2, 5)
+    assert found == Rate(100_000.0, 100_000.0, 100_000.0, 2)  # of five equal parts each
+    event = SimpleNamespace(
+        record=lambda stream: None, synchronize=lambda: None, elapsed_time=lambda last: 250.0
+    )
+    kind = SimpleNamespace(is_cpu=False, stream=lambda index: None, event=lambda: event)
+    monkeypatch.setattr(bench, "kind", kind)
+    assert bench._seconds(call, 1) == 0.25  # an event's times are in ms

@@ -88,6 +88,22 @@ def test_a_set_between_two_has_the_rate_of_the_smaller_one() -> None:
     assert roofs.bytes_per_s(2**25 + 1) == roofs.bytes_per_s(2**31 - 1) == 5e12
 
 
+def test_rates_of_updates_in_place_stand_by_themselves_smallest_first() -> None:
+    updates = [MemoryRate("update", size, rate(float(size))) for size in (2**25, 2**20)]
+    roofs = replace(H100, memory=(*updates, *H100.memory)).roofs()
+    assert roofs.updates == ((2**20, float(2**20)), (2**25, float(2**25)))
+    assert roofs.memory == H100.roofs().memory
+    assert roofs.launch_us == 3.0
+    assert roofs.source == f"measured {H100.provenance.when_utc[:10]}"
+    assert len(roofs.source) == len("measured 2026-01-31")
+
+
+@pytest.mark.parametrize(("gib", "name"), [(40, "A100 40GB"), (0, "A100 40GB"), (80, None)])
+def test_the_sheet_of_a_device_is_that_of_its_memory(gib: int, name: str | None) -> None:
+    found = replace(H100, device="NVIDIA A100-SXM4", device_memory_bytes=gib * 2**30).sheet
+    assert (found and found.name) == name
+
+
 def test_text_has_the_data_sheet_and_what_is_missing() -> None:
     text = " ".join(str(H100).split())
     assert "700 TFLOP/s in bfloat16" in text

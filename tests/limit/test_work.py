@@ -94,6 +94,19 @@ def test_products_read_what_they_multiply_and_what_they_add(
     assert one.read_bytes == bytes_of(a, b, *added)
 
 
+@pytest.mark.parametrize("name", ["addmm", "baddbmm"])
+def test_a_product_is_in_the_format_of_its_factors_and_its_result_in_that_of_what_is_added(
+    name: str,
+) -> None:
+    """As with ``out_dtype``: factors of 16 bits, a sum of 32."""
+    batch = (3,) if name == "baddbmm" else ()
+    added = torch.zeros(*batch, 6, 5)
+    a, b = torch.zeros(*batch, 6, 4).bfloat16(), torch.zeros(*batch, 4, 5).bfloat16()
+    one = known(name, added, a, b)
+    assert one.dtype == "bfloat16"
+    assert (one.read_bytes, one.written_bytes) == (bytes_of(added, a, b), bytes_of(added))
+
+
 @pytest.mark.parametrize(
     ("name", "args"),
     [
@@ -119,7 +132,7 @@ def test_bytes_are_those_of_inputs_and_result(name: str, args: tuple[Any, ...]) 
     one = known(name, *args)
     assert one.read_bytes == bytes_of(*(a for a in args if isinstance(a, torch.Tensor)))
     assert one.written_bytes == bytes_of(first)
-    assert one.flops == 0
+    assert one.flops == one.least_flops == 0
 
 
 def test_in_place_writes_its_first_argument() -> None:
@@ -330,3 +343,34 @@ def test_a_format_without_a_rate_is_bound_by_its_bytes_alone() -> None:
     found = least(Work("matrix product", 2e9, 2e9, 2**20, 0, "float64"), ROOFS)
     assert found.is_partial
     assert (found.bound, found.arithmetic_us) == ("memory", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("dims", "types", "shapes"),
+    [
+        ("[[0, 3]]", "float", [(0, 3)]),  # an empty batch is a tensor
+        ("[[2, -1]]", "float", [None]),
+        ("[[2, null]]", "float", [None]),
+        ("[2]", "float", [None]),
+        ("[[2], [3]]", "float", [(2,), None]),  # fewer types than shapes
+        ("[[[2], [0]]]", "TensorList", [[(2,), (0,)]]),
+        ("[[[2], [-1]]]", "TensorList", [None]),
+        ("[2]", "TensorList", [None]),
+    ],
+)
+def test_only_a_shape_makes_a_tensor(dims: str, types: str, shapes: list[Any]) -> None:
+    found = arguments(dims, types)
+    assert [
+        None if one is None else [t.shape for t in one] if isinstance(one, list) else one.shape
+        for one in found
+    ] == shapes
+
+
+def test_a_list_has_the_dtype_that_was_recorded_if_it_is_one() -> None:
+    for told, dtype in (
+        ("TensorList[float32]", "float32"),
+        ("TensorList[x]", ""),
+        ("TensorList", ""),
+    ):
+        ((one,),) = arguments("[[[2]]]", told)
+        assert (one.shape, one.dtype) == ((2,), dtype)

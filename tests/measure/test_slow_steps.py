@@ -248,3 +248,52 @@ def test_what_the_machine_did_in_a_tenth_of_the_other_steps_is_usual(
     column = np.where(slow | (np.arange(60) < 10 + n_often), 9.0, 0.0)
     found = cause(columns(preempted=column), np.where(slow, 30.0, 10.0), slow)
     assert (found is not None) is is_told
+
+
+def test_faults_and_lost_turns_are_those_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = iter([(10, 100), (12, 105), (12, 112)])
+    monkeypatch.setattr("perfkit.measure.step_facts._usage", lambda: next(seen))
+    facts = StepFacts(Clock())
+    facts.start()
+    facts.stop()
+    for _ in range(2):
+        facts.step([0] * len(PHASES))
+    found = facts.columns()
+    assert found.disk_faults.tolist() == [2, 0]
+    assert found.preempted.tolist() == [5, 7]
+
+
+def test_a_collection_counts_from_its_begin_to_its_end() -> None:
+    clock = Clock()
+    facts = StepFacts(clock)
+    facts.start()
+    clock.ms(5)
+    facts._callback("stop", {})  # one was under way
+    facts._callback("start", {})
+    clock.ms(3)
+    facts._callback("stop", {})
+    clock.ms(4)
+    facts._callback("stop", {})
+    facts.stop()
+    facts.step([0] * len(PHASES))
+    facts.step([0] * len(PHASES))
+    assert facts.columns().gc_ms.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize(("n_rest", "is_told"), [(16, False), (17, True)])
+def test_a_cause_needs_ordinary_steps_to_compare_with(n_rest: int, is_told: bool) -> None:
+    slow = np.arange(n_rest + 3) < 3
+    step_ms = np.where(slow, 30.0, 10.0)
+    assert (cause(columns(forward=step_ms), step_ms, slow) is not None) is is_told
+
+
+def test_without_slow_steps_or_more_time_in_them_there_is_no_cause() -> None:
+    step_ms = np.full(60, 10.0)
+    for slow in (np.zeros(60, dtype=bool), np.arange(60) < 10):
+        assert cause(columns(forward=step_ms), step_ms, slow) is None
+
+
+@pytest.mark.parametrize(("n", "is_told"), [(19, False), (20, True)])
+def test_a_phase_grows_over_twenty_steps_at_least(n: int, is_told: bool) -> None:
+    step_ms = 10 + np.arange(n, dtype=np.float64)
+    assert bool(growing_phase(columns(forward=step_ms), step_ms)) is is_told
