@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import perfkit
+from perfkit.base.errors import UsageError
 from perfkit.base.machine import energy as counters
 from perfkit.base.machine.energy import EnergyReading, joules_between, read_energy
 from perfkit.measure import energy as measured
@@ -184,3 +185,27 @@ def test_a_block_whose_counter_could_not_be_read_takes_nothing_from_the_power(
     machine.fails_at = 7  # the first look, two at rest, two a block: at the end of the second
     (one,) = measured_on(machine, monkeypatch, 5.0).counters
     assert (one.watts, one.joules_per_step) == pytest.approx((50, 12.5))
+
+
+def test_the_median_of_the_blocks_and_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Warmer(Machine):
+        def step(self) -> None:
+            """Two to warm it up, then four a block: 50, 60 and 100 W."""
+            super().step()
+            self.joules += [0, 0, *([0] * 4), *([10] * 4), *([50] * 4)][self.n_steps - 1] / 4
+
+    found = measured_on(Warmer(0.25), monkeypatch, 3.0)
+    (one,) = found.counters
+    assert (one.low, one.joules_per_step, one.high) == pytest.approx((12.5, 15, 25))
+    assert one.watts == pytest.approx(70)
+    assert found.step_ms == pytest.approx(250)
+    assert (found.samples_per_step, found.joules_per_sample) == (None, None)
+
+
+def test_a_machine_without_counters_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured, "read_energy", lambda: EnergyReading({}, {}))
+    found = perfkit.energy(lambda: None, samples_per_step=1)
+    assert (found.joules_per_step, found.joules_per_sample) == (None, None)
+    assert (found.step_ms, found.n_steps, found.n_blocks) == (0, 0, 0)
+    with pytest.raises(UsageError, match="samples_per_step"):
+        perfkit.energy(lambda: None, samples_per_step=0)
