@@ -1433,8 +1433,11 @@ def on_two_devices() -> Simulated:
     return sim
 
 
-def asking_to_wait(n_launches: int | None = None) -> Simulated:
-    """The code asks to wait; then, if a number is given, it launches as much and captures."""
+def asking_to_wait(n_launches: int | None = None, later_us: float = 0) -> Simulated:
+    """The code asks to wait; then, if a number is given, it launches as much and captures.
+
+    After that it may wait again, for ``later_us``.
+    """
     sim, begins = _steps(3, 10_000)
     for at in begins:
         sim.kernel("aten::mm", at, at + 10, 100)
@@ -1445,6 +1448,8 @@ def asking_to_wait(n_launches: int | None = None) -> Simulated:
             sim.call("cudaStreamBeginCapture", at + 3_400, 5)
             sim.call("cudaLaunchKernel", at + 3_450, 5, sim.host("aten::mm", at + 3_410, 60))
             sim.call("cudaStreamEndCapture", at + 3_500, 5)
+        if later_us:
+            sim.call("cudaDeviceSynchronize", at + 4_000, later_us)
         sim.kernel("aten::mm", at + 8_500, at + 8_510, 900)
     return sim
 
@@ -1497,12 +1502,21 @@ def test_advice_on_inference_has_no_training_code(rule: str, make: Callable[[], 
     compile(finding(inference, rule).what_to_do.replace("...", "**kwargs"), rule, "exec")
 
 
-@pytest.mark.parametrize(("n_launches", "is_before"), [(None, False), (7, True), (12, False)])
+@pytest.mark.parametrize(
+    ("n_launches", "later_us", "is_before"),
+    [
+        (None, 0, False),
+        (8, 0, True),
+        (9, 0, False),
+        (8, 2_900, True),  # most of the time in such calls decides
+        (8, 3_000, False),
+    ],
+)
 def test_a_wait_right_before_a_capture_is_told_as_that(
-    n_launches: int | None, is_before: bool
+    n_launches: int | None, later_us: float, is_before: bool
 ) -> None:
     """torch.cuda.graph waits by itself, and then sets up generators: advice on clocks is amiss."""
-    told = said(asking_to_wait(n_launches), "sync")
+    told = said(asking_to_wait(n_launches, later_us), "sync")
     assert ("right before a graph is captured" in told) is is_before
     assert ("graph.replay()" in told) is is_before
     assert ("only a clock" in told) is not is_before

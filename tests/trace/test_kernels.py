@@ -95,6 +95,19 @@ def _kernels(sim: Simulated) -> Kernels:
     return kernels(load(sim.json()))
 
 
+@pytest.mark.parametrize(("blocks_per_sm", "occupancy"), [(0.5, 0.0), (1.0, None), (185.0, None)])
+def test_a_kernel_that_fills_the_device_does_not_occupy_nothing(
+    blocks_per_sm: float, occupancy: float | None
+) -> None:
+    """The profiler writes 0 where it cannot tell: 0 % of the time's occupancy was said."""
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    told = {"est. achieved occupancy %": 0, "blocks per SM": blocks_per_sm}
+    sim.device("gemm", 100, 500, sim.call("cudaLaunchKernel", 10, 5), **told)
+    found = kernels(load(sim.json()))
+    assert (found.occupancy, found.kernels[0].occupancy) == (occupancy, occupancy)
+
+
 def test_times_shares_and_occupancy() -> None:
     found = _kernels(_simulated())
     first = found.kernels[0]

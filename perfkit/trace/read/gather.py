@@ -227,6 +227,8 @@ class Gathered:
             mine = [args[i] for i in rows.tolist()]
             occupancy[rows] = _floats([a.occupancy for a in mine])
             blocks[rows] = _floats([a.blocks_per_sm for a in mine])
+            # with a block for each multiprocessor it is above 0: the profiler could not tell it
+            occupancy[(occupancy == 0) & (blocks >= 1)] = np.nan
 
     def _add_waits(self, args: list[Args], cat: Any) -> None:
         """What an event wait waits for; recorded where the profiler was asked to record syncs."""
