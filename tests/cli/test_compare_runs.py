@@ -235,6 +235,27 @@ def test_regressions_come_first_and_failures_before_them(stored) -> None:
     assert not again.regressions
 
 
+def test_all_of_three_single_runs_are_named(stored) -> None:
+    pair = [
+        stored(f"{side}.jsonl", [a_run({"x": x}, 10, seed=x) for x in range(3)]) for side in "ab"
+    ]
+    (told,) = compare_runs(*pair).warnings
+    assert told.startswith("a single run of x 0, x 1, x 2: what differs")
+
+
+def test_another_workload_is_told(stored, tmp_path) -> None:
+    def other(settings):
+        yield
+
+    a = stored("a.jsonl", several({"x": 1}, 10))
+    with store.Store(tmp_path / "b.jsonl", identity(other)) as into:
+        for number, run in enumerate(several({"x": 1}, 10)):
+            into.append(run, {"kind": "test", "number": number})
+    assert compare_runs(a, a).warnings == ()
+    (told,) = compare_runs(a, tmp_path / "b.jsonl").warnings
+    assert told.startswith("different workloads: ")
+
+
 def test_one_failure_among_several_runs_counts_where_none_failed_before(stored) -> None:
     good, bad = several({"x": 1}, 10), a_run({"x": 1}, 10, state="failed")
     a, b = stored("a.jsonl", good), stored("b.jsonl", [*good[:3], bad])

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from perfkit.base.errors import (
 )
 from perfkit.base.machine import stamp
 from perfkit.experiment.compare._judge import Checked
+from perfkit.experiment.compare.ab import ABResult
 from perfkit.experiment.compare.same import _cause, same_result
 from perfkit.experiment.process._figures import Curve, Pauses, figures
 from perfkit.experiment.process.result import NO_STEP, RunResult, ratio, table
@@ -378,3 +380,12 @@ def test_a_first_difference_has_a_possible_cause(what, step, said):
     found = _cause(Checked(what, step, 1.0, 0.1))
     assert found.startswith(said)
     assert (found == said) == (what == "gradient")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "different"),
+    [(0.9, 1.1, False), (1.0, 1.2, False), (1.01, 1.2, True), (0.8, 1.0, False), (0.8, 0.99, True)],
+)
+def test_two_versions_differ_where_the_interval_leaves_1_out(low, high, different):
+    ends = SimpleNamespace(low=low, high=high)
+    assert ABResult.different.fget(ends) is different

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import json
 import math
 import random
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -167,6 +169,44 @@ def test_losses_alone_are_compared_and_it_is_said() -> None:
     nothing = same_result(lambda: iter([None]), lambda: iter([None]))
     assert nothing.same is None
     assert "no loss" in nothing.sentence
+
+
+def _unsteady_at(step: int, losses: list[float]) -> Callable[[], list[float]]:
+    """A program whose loss at this step is a number in its first run only."""
+    n_runs = itertools.count()
+
+    def run() -> list[float]:
+        told = losses.copy()
+        if next(n_runs):
+            told[step] = math.nan
+        return told
+
+    return run
+
+
+@pytest.mark.parametrize(("step", "same"), [(1, None), (2, False)])
+def test_a_difference_counts_where_the_program_still_agrees_with_itself(
+    step: int, same: bool | None
+) -> None:
+    found = same_result(lambda: [1.0, 1.0, 1.0], _unsteady_at(step, [1.0, 2.0, 1.0]))
+    assert found.same is same
+    assert ("b does not agree with itself" in found.sentence) is (same is None)
+    assert "loss of step 2" in found.sentence
+
+
+@pytest.mark.parametrize(("step", "told"), [(1, "for 1 step only"), (2, "for 2 steps only")])
+def test_steps_are_compared_as_far_as_a_agrees_with_itself(step: int, told: str) -> None:
+    found = same_result(_unsteady_at(step, [1.0, 1.0, 1.0]), lambda: [1.0, 1.0, 1.0])
+    assert found.same is True
+    assert any(told in warning for warning in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [([1.0], "the loss differs by at most"), ([1.0, 0.5], "the losses of 2 steps differ by")],
+)
+def test_what_agrees_is_counted(losses: list[float], told: str) -> None:
+    assert told in same_result(lambda: losses, lambda: losses).sentence
 
 
 def test_a_model_that_is_kept_between_calls_is_no_riddle() -> None:

@@ -226,7 +226,10 @@ SELF = ratio(1.0, 1.0, 1.0)
         ([(0, ratio(3, 1.5, 9)), (2, SELF), (4, ratio(1.1, 1.08, 1.2))], 2, 2, True, "also the"),
         # but then it is not shown that it would lose
         ([(0, ratio(3, 0.5, 9)), (2, SELF), (4, ratio(1.1, 1.08, 1.2))], 2, 2, False, "that 0 w"),
+        ([(0, ratio(3, 0.5, 9)), (2, SELF)], 2, 2, False, "worse: its interval is wide"),
         ([(0, ratio(3, 0.5, 9)), (1, ratio(2, 1, 4)), (2, SELF)], 2, 2, False, "that 0 or 1 w"),
+        ([(0, ratio(3, 0.5, 9)), (1, ratio(2, 1, 4)), (2, SELF)], 2, 2, False, "their intervals"),
+        ([(2, SELF)], 2, 2, True, "also the fastest"),  # of one value "up to" says nothing
         ([(0, ratio(3, 0.0, math.inf)), (2, SELF)], 2, 2, False, "worse: too few rounds were run"),
         ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.5, 1.4, 1.6)), (4, SELF)], 4, 4, True, "No knee"),
         ([(0, SELF), (2, ratio(1.2, 1.1, 1.3))], 0, 0, True, "also the fastest"),

@@ -86,6 +86,11 @@ WIDE = [1.2, 0.9, 1.3, 0.8, 1.25, 1.1]  # over FAST: above it, and not surely
             "The fastest of 6 points is point 0: 1.00 ms per step; not distinguishably slower: "
             "point 1; point 2; point 3 and 2 more.",
         ),
+        (
+            [FAST, WIDE, WIDE, WIDE],
+            "The fastest of 4 points is point 0: 1.00 ms per step; not distinguishably slower: "
+            "point 1; point 2; point 3.",
+        ),
     ],
 )
 def test_what_is_not_shown_is_not_said(times: Sequence[Sequence[float]], sentence: str) -> None:

@@ -21,6 +21,7 @@ def _path(sim: Simulated, step: int | None = None) -> CriticalPath:
     assert sum(p.dur_us for p in found.parts) == pytest.approx(found.wall_us, abs=0.002)
     starts = [p.start_us for p in found.parts]
     assert starts == sorted(starts)
+    assert all(p.dur_us > 0 for p in found.parts)
     return found
 
 
@@ -65,6 +66,19 @@ def test_work_that_ends_after_the_hosts_step_belongs_to_it() -> None:
     found = _path(sim, 1)
     assert found.wall_us == 500
     assert found.by_class_us["device: compute"] == 500
+
+
+@pytest.mark.parametrize(("gap_us", "wall_us"), [(0.9, 100), (1.1, 250 - 1.1)])
+def test_the_work_of_the_step_before_is_no_part_of_one_right_after_it(
+    gap_us: float, wall_us: float
+) -> None:
+    """Marks that follow each other have less than a microsecond between them."""
+    sim = Simulated()
+    sim.step(0, 0, 100)
+    sim.step(1, 100 + gap_us, 100)
+    sim.kernel("aten::mm", 10, 50, 200)
+    sim.kernel("aten::mm", 110, 250, 100)
+    assert _path(sim, 1).wall_us == pytest.approx(wall_us)
 
 
 def test_a_kernel_that_waited_for_another_stream() -> None:
@@ -152,6 +166,26 @@ def test_a_recorded_event_wait_says_what_was_waited_for() -> None:
     # "second" itself was launched at 26 µs and started at 100: it is not recorded what held it
     assert known.by_class_us["kernel gap"] == (402 - 398) + (498 - 496) + (100 - 26)
     assert "stream 7 for stream 21" in str(known)
+
+
+def test_a_stream_waits_from_when_its_own_work_is_done() -> None:
+    """Also where what it waits for ends in the nanosecond in which it goes on."""
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for number, (name, start, dur, stream) in enumerate(
+        [("own", 100, 50, 7), ("other", 100, 300, 21), ("last", 400, 90, 7)]
+    ):
+        at = 20.0 * number
+        external = sim.host("aten::mm", at, 8)
+        correlation = 100 * (number + 1)
+        sim.device(name, start, dur, correlation)
+        sim.events[-1]["tid"] = sim.events[-1]["args"]["stream"] = stream
+        sim.call("cudaLaunchKernel", at + 1, 5, external)
+        sim.events[-1]["args"]["correlation"] = correlation
+        if name == "other":
+            _wait(sim, at + 10, 290, 7, 21, 280)
+    sim.item(70, 430)
+    assert _path(sim).event_waits == {"stream 7 for stream 21": 400 - 150}
 
 
 def test_a_host_that_waits_for_one_stream_does_not_wait_for_another() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from simulated_traces import Simulated, cpu_training, gpu_training
 
-from perfkit.trace import breakdown, critical_path, find_steps, idle, load
+from perfkit.trace import breakdown, critical_path, find_steps, idle, launch_queue, load
 from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 
 
@@ -279,6 +279,37 @@ def test_a_copy_that_the_host_waits_for_is_no_work_that_it_had_queued(
     path = critical_path(trace)  # it once called this a gap between queued kernels
     assert path.bound_by == "sync"
     assert sum(path.bounds_us.values()) == pytest.approx(path.wall_us, abs=0.002)
+
+
+@pytest.mark.parametrize(("until", "is_most"), [(5_400, False), (5_600, True)])
+def test_the_host_sat_in_a_call_that_covers_most_of_the_idle_time(
+    until: float, is_most: bool
+) -> None:
+    """A call beside a busy device is none of them."""
+    sim = Simulated()
+    sim.step(0, 0, 10_000)
+    sim.kernel("aten::mm", 0, 10, 4_990)
+    sim.call("cudaStreamSynchronize", 50, 100)
+    sim.call("cudaStreamSynchronize", 200, until - 200)
+    sim.kernel("aten::mm", 5_990, 6_000, 4_000)
+    trace = load(sim.json())
+    found = sitting(trace, find_steps(trace), "sync")
+    assert (found is not None) is is_most
+    if found is not None:
+        assert (found.count, found.idle_ms) == (1, 0.6)
+
+
+def test_a_launch_may_be_the_first_event_of_a_trace() -> None:
+    sim = Simulated()
+    sim.device("gemm", 200, 10, sim.call("cudaLaunchKernel", 0, 5))
+    trace = load(sim.json())
+    assert _idle(sim, 0)["queued"] == 195
+    (step,) = launch_queue(trace).steps
+    assert (step.n_launches, launch_queue(trace).warnings) == (1, ())
+    path = critical_path(trace)
+    assert path.warnings == ()
+    parts = {kind: us for kind, us in path.by_class_us.items() if us}
+    assert parts == {"launch delay": 5, "device: compute": 10, "kernel gap": 195}
 
 
 def test_a_kernel_that_waits_in_the_queue_meanwhile_is_queued() -> None:

@@ -80,6 +80,49 @@ def test_what_is_above_the_least_time_adds_up_to_the_step() -> None:
     assert "sort" in said
 
 
+def _on_the_host(*calls: tuple[str, Any, list[str]]) -> Limit:
+    """One step of these operators, each with its shapes and dtypes."""
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for at, (name, dims, types) in enumerate(calls):
+        sim.host(name, 100 * at, 50, **{"Input Dims": dims, "Input type": types})
+    return limit(load(sim.json()))
+
+
+_X, _WEIGHT, _OUT = [8, 3, 32, 32], [16, 3, 3, 3], [8, 16, 30, 30]
+_FORWARD = ("aten::convolution", [_X, _WEIGHT, []], ["float", "float", ""])
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [
+        ("aten::convolution_backward", [_OUT, _X, _WEIGHT]),
+        ("aten::cudnn_convolution_backward", [_X, _OUT, _WEIGHT]),
+    ],
+)
+def test_the_output_of_an_older_traces_convolution_is_that_of_its_backward_pass(
+    name: str, dims: list[list[int]]
+) -> None:
+    """Its stride is not recorded."""
+    found = _on_the_host(_FORWARD, (name, dims, ["float"] * 3))
+    assert found.unknown == ()
+    (forward,) = (o for o in found.ops if o.op == "aten::convolution")
+    assert forward.flops == 2 * (8 * 30 * 30) * (16 * 3 * 3 * 3)
+    (unknown,) = _on_the_host(_FORWARD).unknown
+    assert unknown.why == "its shapes do not say"
+
+
+def test_lists_of_an_optimizer_have_the_dtype_in_which_gradients_are_accumulated() -> None:
+    scaled = ("aten::_foreach_mul_", [[[1000], [500]], []], ["TensorList", "Scalar"])
+    half, single = (
+        ("torch::autograd::AccumulateGrad", [[1000]], [dtype]) for dtype in ("c10::Half", "float")
+    )
+    assert [o.n_bytes for o in _on_the_host(half, scaled).ops] == [2 * 2 * 1500]
+    for calls in ((scaled,), (half, single, scaled)):
+        (unknown,) = _on_the_host(*calls).unknown
+        assert unknown.why == "the profiler writes no dtypes of lists"
+
+
 def test_collectives_are_no_unknown_work() -> None:
     """Only what of them no other work hides is a part of the step."""
     sim = Simulated()
