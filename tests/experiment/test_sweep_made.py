@@ -12,7 +12,7 @@ import pytest
 from perfkit.base.machine import facts, stamp
 from perfkit.base.progress import Progress
 from perfkit.experiment.compare._grid import grid_of
-from perfkit.experiment.compare.sweep import _run_s, _Sweeping
+from perfkit.experiment.compare.sweep import _FEWEST_ROUNDS, _run_s, _Sweeping
 from perfkit.experiment.process.result import RunResult
 from perfkit.measure.summary import summarize
 
@@ -127,6 +127,18 @@ def test_only_large_grids_are_halved_and_down_to_four(n: int, left: list[int]) -
         going._halve(number + 1)
         assert len(going._alive()) == stay
     assert going._alive() == list(range(n - left[-1], n)), "the fastest stay"
+
+
+@pytest.mark.parametrize(
+    ("n", "round_number", "is_over"),
+    [(12, _FEWEST_ROUNDS - 1, False), (12, _FEWEST_ROUNDS, True), (13, _FEWEST_ROUNDS - 1, True)],
+)
+def test_a_small_grid_gets_its_fewest_rounds_whatever_the_budget(
+    n: int, round_number: int, is_over: bool
+) -> None:
+    going = sweeping([[100.0]] * n, budget_s=1.0)
+    going._took_s = [10.0]
+    assert going._over(round_number) is is_over
 
 
 def test_the_best_is_one_that_stayed() -> None:

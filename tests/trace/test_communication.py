@@ -43,6 +43,21 @@ def test_collectives_at_the_same_time_count_once() -> None:
     assert any("how large" in w for w in found.warnings)
 
 
+def test_what_is_recorded_of_collectives_groups_them_else_their_kind() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    told = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 0, "Group size": 2}
+    for i, kernel in enumerate(("AllReduce_Sum_f32_RING_LL", "AllReduce_Sum_f32_TREE_LL")):
+        sim.device(f"ncclDevKernel_{kernel}", 100 * i, 50, i, **told, **{"Out msg nelems": 0})
+    known = communication(load(sim.json()))
+    assert [(c.name, c.count, c.message_bytes) for c in known.collectives] == [("allreduce", 2, 0)]
+    assert not any("how large" in w for w in known.warnings)
+    sim.device("ncclDevKernel_AllGather_RING_LL", 300, 40, 2)
+    sim.device("ncclDevKernel_ReduceScatter_RING_LL", 400, 30, 3)
+    names = [(c.name, c.count) for c in communication(load(sim.json())).collectives]
+    assert names == [("allreduce", 2), ("allgather", 1), ("reducescatter", 1)]
+
+
 @pytest.mark.parametrize(
     ("name", "n", "factor"),
     [
@@ -53,6 +68,7 @@ def test_collectives_at_the_same_time_count_once() -> None:
         ("all_to_all", 4, 0.75),
         ("broadcast", 4, 1.0),
         ("barrier", 4, None),
+        ("allreduce", 1, 0.0),
         ("allreduce", 0, None),
     ],
 )

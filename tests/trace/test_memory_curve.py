@@ -19,13 +19,12 @@ def _memory(sim: Simulated, at: float, n_bytes: int, **args: Any) -> None:
     )  # fmt: skip
 
 
-def _training() -> Simulated:
+def _training(total: int = 1_000) -> Simulated:
     sim = Simulated()
     sim.step(0, 0, 1_000)
     sim.host("aten::mm", 100, 100)
     sim.host("autograd::engine::evaluate_function: MmBackward0", 300, 200)
     sim.host("aten::mm", 310, 50)
-    total = 1_000
     for at, n_bytes, address in [
         (110, 400, 1), (120, 100, 2), (150, -100, 2), (320, 700, 2), (450, -400, 1), (600, -700, 2),
     ]:  # fmt: skip
@@ -50,6 +49,21 @@ def test_curve_peak_and_composition() -> None:
     assert sum(one.by_phase_bytes.values()) == one.peak_bytes
     assert one.by_op_bytes == {"aten::mm": 1_100}
     assert one.is_absolute
+
+
+def test_a_recording_from_the_beginning_has_all_of_the_peak() -> None:
+    (one,) = memory_curve(load(_training(0).json())).devices
+    phases = {k: v for k, v in one.by_phase_bytes.items() if v}
+    assert phases == {"forward": 400, "backward": 700}
+
+
+def test_blocks_whose_end_was_not_recorded_leave_the_peak_without_parts() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    _memory(sim, 110, 400, Addr=1, **{"Total Allocated": 400})
+    _memory(sim, 320, 700, Addr=2, **{"Total Allocated": 700})  # the 400 are gone
+    (one,) = memory_curve(load(sim.json())).devices
+    assert (one.peak_bytes, one.by_phase_bytes, one.by_op_bytes) == (700, {}, {})
 
 
 def test_older_traces_hold_only_changes() -> None:

@@ -34,11 +34,13 @@ def test_a_kernel_that_starts_during_its_launch_is_never_queued() -> None:
     assert found.length.max() <= 0 or found.steps[0].empty_share == 1
 
 
-def test_clocks_that_disagree_are_told() -> None:
+@pytest.mark.parametrize(("start", "disagree"), [(20, True), (51, True), (52, False)])
+def test_clocks_that_disagree_are_told(start: float, disagree: bool) -> None:
     sim = Simulated()
     sim.step(0, 0, 100)
-    sim.kernel("aten::mm", 50, 20, 5)
-    assert any("clocks" in w for w in launch_queue(load(sim.json())).warnings)
+    sim.kernel("aten::mm", 50, start, 5)  # launched at 52 µs
+    said = launch_queue(load(sim.json())).warnings
+    assert any("clocks" in w for w in said) is disagree
 
 
 def test_without_correlation_or_device_there_is_no_answer() -> None:

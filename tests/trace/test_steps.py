@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from perfkit.trace import breakdown, find_steps, load
+from perfkit.trace.read.steps import REGION_MARK
 from perfkit.trace.record.record import Recorder
 
 
@@ -97,6 +98,7 @@ def test_without_an_optimizer_a_step_is_a_batch(loader: str) -> None:
     assert steps.start_ns.tolist() == [i * 1_000_000 for i in range(4)]
     assert (steps.end_ns - steps.start_ns == 1_000_000).all()
     assert steps.warnings == ()
+    assert find_steps(load(_evaluation(1, loader=loader).json())).names == ("batch 1",)
     shares = breakdown(trace, steps).shares()
     assert shares["data wait"] == pytest.approx(0.2)
     assert shares["forward"] == pytest.approx(0.7)
@@ -141,6 +143,50 @@ def test_a_few_fetches_in_a_long_region_are_not_what_it_is_about() -> None:
     for i in range(20):
         sim.host("aten::linear", 3_000 + i * 500, 400)
     assert find_steps(load(sim.json())).names == ("whole region",)
+
+
+@pytest.mark.parametrize(
+    ("until", "names"), [(4_000, ("batch 1", "batch 2")), (4_100, ("whole region",))]
+)
+def test_batches_are_steps_where_they_are_half_of_the_region(
+    until: float, names: tuple[str, ...]
+) -> None:
+    sim = _evaluation(2)
+    sim.host("aten::linear", 3_000, until - 3_000)
+    assert find_steps(load(sim.json())).names == names
+
+
+def _passes(ends: list[float], *, until: float) -> Simulated:
+    """Passes that end at these times, in a region that perfkit recorded from its beginning."""
+    sim = Simulated()
+    sim.label(REGION_MARK, 0, until)
+    for i, end in enumerate(ends):
+        sim.host("aten::mm", end - 50, 20, **{"Sequence number": i})
+        sim.host("autograd::engine::evaluate_function: MmBackward0", end - 20, 20)
+    return sim
+
+
+@pytest.mark.parametrize(
+    ("ends", "until", "n_steps", "said"),
+    [
+        ([100, 900], 1_000, 1, "2 backward passes are in it"),  # of one step nothing can be said
+        ([100, 400, 600], 1_000, 2, "50 % of the recorded time is before the first"),
+        ([100, 400, 590], 1_000, 1, "3 backward passes are in it"),
+        ([100, 500, 990], 1_000, 2, "11 % of the recorded time is before the first"),
+        ([100, 500, 1_000], 1_000, 2, ""),
+    ],
+)
+def test_several_backward_passes_are_steps_where_they_are_most_of_the_region(
+    ends: list[float], until: float, n_steps: int, said: str
+) -> None:
+    steps = find_steps(load(_passes(ends, until=until).json()))
+    assert len(steps) == n_steps
+    assert any(said in warning for warning in steps.warnings)
+    assert any("recorded time is before" in w for w in steps.warnings) is ("time is" in said)
+
+
+def test_one_backward_pass_is_no_doubt() -> None:
+    assert find_steps(load(_passes([100], until=200).json())).warnings == ()
 
 
 def test_a_single_batch_or_a_loader_without_work_is_no_loop() -> None:
