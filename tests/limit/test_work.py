@@ -11,10 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
 
 from perfkit.limit import counters
 from perfkit.limit.arguments import arguments
 from perfkit.limit.call import Work
+from perfkit.limit.flops import counted
 from perfkit.limit.operator_kinds import COMPOSITE, NOTHING
 from perfkit.limit.roofline import least
 from perfkit.limit.roofs import Roofs
@@ -374,3 +376,88 @@ def test_a_list_has_the_dtype_that_was_recorded_if_it_is_one() -> None:
     ):
         ((one,),) = arguments("[[[2]]]", told)
         assert (one.shape, one.dtype) == ((2,), dtype)
+
+
+# --- by hand, and as torch counts them ----------------------------------------------------------
+
+ONE = bytes_of(A)
+SOME = [A, torch.rand(3, 3)]
+ALL = bytes_of(*SOME)
+TARGET = torch.zeros(6, dtype=torch.int64)
+INDEX = torch.zeros(2, 3, dtype=torch.int64)
+IMAGES, SMALLER = torch.rand(2, 3, 8, 8), torch.rand(2, 3, 4, 4)
+
+#: operator, its arguments, bytes read, written, and of these updated in place
+BYTES: list[tuple[str, tuple[Any, ...], int, int, int]] = [
+    ("elu_backward", (A, 1.0, 1.0, 1.0, False, A), 2 * ONE, ONE, 0),
+    ("native_dropout", (A, 0.5, True), ONE, ONE + A.numel(), 0),
+    ("cat", (SOME, 0), ALL, ALL, 0),
+    ("_foreach_zero_", (SOME,), 0, ALL, 0),
+    ("_foreach_copy_", (SOME, SOME), ALL, ALL, 0),
+    ("_foreach_add_", (SOME, SOME), 2 * ALL, ALL, ALL),
+    ("_foreach_add", (SOME, SOME), 2 * ALL, ALL, 0),
+    ("_foreach_mul_", (SOME, torch.rand(())), ALL + 4, ALL, ALL),
+    ("_foreach_norm", (SOME, 2), ALL, 0, 0),
+    ("sum", (A,), ONE, 0, 0),
+    ("max", (A,), ONE, 0, 0),
+    ("max", (A, 1, False), ONE, 0, 0),
+    ("max", (A, A), 2 * ONE, ONE, 0),
+    ("mse_loss", (A, A, 1), 2 * ONE, 0, 0),
+    ("nll_loss_forward", (A, TARGET), 6 * 4 + 6 * 8, 0, 0),
+    ("nll_loss_backward", (A[0, 0], A, TARGET), 4 + 6 * 8, ONE, 0),
+    ("gather", (A, 0, INDEX), 6 * 4 + 6 * 8, 6 * 4, 0),
+    ("_softmax_backward_data", (A, A, 1), 2 * ONE, ONE, 0),
+    ("max_pool2d_with_indices", (IMAGES,), bytes_of(IMAGES), 0, 0),
+    ("avg_pool2d_backward", (SMALLER, IMAGES), bytes_of(SMALLER), bytes_of(IMAGES), 0),
+    ("_amp_foreach_non_finite_check_and_unscale_", (SOME,), ALL, ALL, ALL),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", BYTES, ids=lambda call: call[0])
+def test_what_an_operator_moves(call: tuple[str, tuple[Any, ...], int, int, int]) -> None:
+    name, args, read, written, updated = call
+    found = known(name, *args, list_dtype="float32")
+    assert (found.read_bytes, found.written_bytes, found.updated_bytes) == (read, written, updated)
+    assert (found.flops, found.dtype) == (0, "float32")
+
+
+def test_flash_attention_called_by_itself_is_of_whole_sequences() -> None:
+    q, k = torch.rand(2, 8, 4, 16).half(), torch.rand(2, 6, 4, 16).half()
+    found = known("_flash_attention_forward", q, k, k)
+    assert found.flops == 2 * 2 * 4 * 8 * 6 * 32
+    assert found.least_flops == found.flops / 2  # a causal mask may skip so many
+    assert (found.read_bytes, found.written_bytes) == (bytes_of(q, k, k), bytes_of(q))
+    assert of("_flash_attention_forward", q[0], k[0], k[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("transposed", "stride", "padding", "dilation"),
+    [
+        (False, [2, 1], [1, 0], [1, 2]),
+        (False, [1, 1], [0, 0], [1, 1]),
+        (True, [2, 2], [1, 1], [1, 1]),
+    ],
+)
+def test_convolutions_count_as_torch_counts_them(
+    transposed: bool, stride: list[int], padding: list[int], dilation: list[int]
+) -> None:
+    x = torch.rand(2, 3, 9, 8, requires_grad=True)
+    weight = torch.rand(*((3, 4) if transposed else (4, 3)), 3, 3, requires_grad=True)
+    options = [stride, padding, dilation, transposed, [0, 0], 1]
+    with FlopCounterMode(display=False) as forward:
+        out = torch.convolution(x, weight, None, *options)
+    shapes = [list(x.shape), list(weight.shape)]
+    told = [str(one) for one in options]
+    flops = counted("aten::convolution", [*shapes, []], ["", "", "", *told])
+    assert flops == forward.get_total_flops()
+    with FlopCounterMode(display=False) as backward:
+        out.sum().backward()
+    both = backward.get_total_flops()
+
+    def of_backward(*mask: str) -> float | None:
+        values = ["", "", "", "[0]", *told, *mask]
+        return counted("aten::convolution_backward", [list(out.shape), *shapes], values)
+
+    assert of_backward() == of_backward("[True, True, False]") == both
+    assert of_backward("[False, True, False]") == of_backward("[True, False, True]") == both / 2
+    assert of_backward("[False, False, True]") == 0

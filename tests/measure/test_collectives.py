@@ -208,6 +208,10 @@ def test_what_each_kind_sends() -> None:
 
 
 def test_a_pretended_group_refuses_what_cannot_be() -> None:
+    with pytest.raises(UsageError, match="ranks"):
+        pretended_group(0).__enter__()
+    with pretended_group(1, rank=0):
+        assert count_collectives(lambda: dist.all_reduce(torch.ones(3))).sent_bytes == 0
     with pytest.raises(UsageError, match="rank"):
         pretended_group(4, rank=4).__enter__()
     with pretended_group(2), pytest.raises(UsageError, match="exists already"):

@@ -81,3 +81,21 @@ def test_since_gives_the_kept_steps_from_a_number_on() -> None:
 def test_capacity_must_be_even(capacity: int) -> None:
     with pytest.raises(UsageError, match="capacity"):
         StepMeter(capacity)
+
+
+def test_waits_thin_out_with_their_steps() -> None:
+    meter = StepMeter(capacity=8)
+    for n in range(100):
+        meter.begin(0)
+        meter.wait(n)
+        meter.end(1000)
+    assert (1e6 * meter.wait_ms).round().tolist() == meter.numbers.tolist()
+
+
+def test_the_smallest_capacity_is_two() -> None:
+    meter = StepMeter(capacity=2)
+    for n in range(5):
+        meter.begin(0)
+        meter.end(n)
+    assert meter.numbers.tolist() == [0]
+    assert (meter.n, meter.stride) == (5, 8)
