@@ -14,7 +14,7 @@ import pytest
 from perfkit.base.errors import UsageError
 from perfkit.base.machine.busy import Busy, BusyMark
 from perfkit.base.words import fmt_share
-from perfkit.measure.compare import Interval, compare, sentence
+from perfkit.measure.compare import Interval, compare, doubts, sentence
 from perfkit.measure.paired import ratio_interval
 
 
@@ -42,6 +42,7 @@ def test_ratio_with_its_parts(clock) -> None:
     assert c.n_blocks == 6
     assert c.a.n == 2 * c.n_blocks
     assert c.sentence.startswith("'batched' is 2.00× as fast as 'naive'")
+    assert c.faster == "batched"
     assert c.provenance.kind == "measured here"
     assert c.provenance.seed == 0
 
@@ -78,6 +79,44 @@ def test_an_interval_with_room_for_a_difference_is_not_called_none(ends, said, s
     told = sentence(("a", "b"), Interval(1.01, *ends, 0.95, 8))
     assert told.startswith(said)
     assert told.endswith("would have been seen with 80 % probability.") is says_least
+
+
+@pytest.mark.parametrize(
+    ("interval", "said"),
+    [
+        (
+            Interval(1.5, 1.4, 1.6, 0.95, 8),
+            "'b' is 1.50× as fast as 'a' (95 % interval [1.40, 1.60]).",
+        ),
+        (
+            Interval(0.8, 0.7, 0.9, 0.95, 8),
+            "'a' is 1.25× as fast as 'b' (95 % interval [1.11, 1.43]).",
+        ),
+        (Interval(1.5, 0.0, math.inf, 0.95, 1), "1 block with a ratio of 1.50×, and no interval."),
+        (Interval(1.5, 0.0, math.inf, 0.95, 2), "2 blocks with a ratio of 1.50×, and no interval."),
+    ],
+)
+def test_the_answer_in_words(interval: Interval, said: str) -> None:
+    assert sentence(("a", "b"), interval).endswith(said)
+
+
+@pytest.mark.parametrize(("half", "is_said"), [(1.6, True), (1.8, False)])
+def test_a_difference_that_would_have_been_seen_is_below_twice_the_time(half, is_said) -> None:
+    told = sentence(("a", "b"), Interval(1.0, 1 / half, half, 0.95, 8))
+    assert ("would have been seen" in told) is is_said
+
+
+@pytest.mark.parametrize(("n_apart", "is_unsteady"), [(8, False), (12, True)])
+def test_the_middle_half_of_the_blocks_tells_how_steady_they_are(n_apart, is_unsteady) -> None:
+    """Of 40 blocks as many are far below as far above: a fifth, then three tenths."""
+    ratios = np.array([0.5] * n_apart + [1.0] * (40 - 2 * n_apart) + [1.5] * n_apart)
+    a, b = np.repeat(ratios[:, None], 2, axis=1), np.ones((40, 2))
+    found = " ".join(doubts(a, b, Interval(1.0, 0.99, 1.01, 0.95, 40)))
+    assert ("unsteady" in found) is is_unsteady
+
+
+def test_the_fewest_and_the_most_blocks_may_be_two(clock) -> None:
+    assert steady(clock, min_blocks=2, max_blocks=2).n_blocks == 2
 
 
 class Model:
@@ -374,6 +413,7 @@ def test_what_would_measure_nothing_is_refused_by_name(clock, bad, said: str, pl
         {"budget_s": True},
         {"names": 5},
         {"names": (1, 2)},
+        {"names": ("a", 2)},
         {"min_blocks": 6.5},
         {"max_blocks": "many"},
         {"warmup": None},
