@@ -106,6 +106,14 @@ def test_a_short_capture_is_not_the_verdict() -> None:
     assert "graph-capture" not in _rules(profile)
 
 
+@pytest.mark.parametrize(("captured_us", "is_told"), [(100, False), (300, True)])
+def test_a_capture_is_told_from_three_twentieths_of_the_time_on(
+    captured_us: float, *, is_told: bool
+) -> None:
+    """Of 1.1 ms and of itself."""
+    assert ("graph-capture" in _rules(_explained(_capture(captured_us)))) is is_told
+
+
 def test_captures_are_counted_and_timed_within_the_profiled_steps() -> None:
     sim = Simulated()
     sim.step(0, 10_000, 10_000)
