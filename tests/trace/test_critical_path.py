@@ -168,6 +168,17 @@ def test_a_recorded_event_wait_says_what_was_waited_for() -> None:
     assert "stream 7 for stream 21" in str(known)
 
 
+def test_a_stream_waits_for_what_was_launched_before_the_event_was_recorded() -> None:
+    sim = _two_streams(wait_for=21)
+    sim.call("cudaLaunchKernel", 35, 3, sim.host("aten::mm", 34, 5))
+    sim.events[-1]["args"]["correlation"] = 285  # after the event's 280, before the wait's 290
+    sim.device("more", 398, 3, 285)
+    sim.events[-1]["tid"] = sim.events[-1]["args"]["stream"] = 21
+    found = _path(sim)
+    assert "second" in found.top
+    assert "more" not in found.top
+
+
 def test_a_stream_waits_from_when_its_own_work_is_done() -> None:
     """Also where what it waits for ends in the nanosecond in which it goes on."""
     sim = Simulated()
@@ -188,20 +199,29 @@ def test_a_stream_waits_from_when_its_own_work_is_done() -> None:
     assert _path(sim).event_waits == {"stream 7 for stream 21": 400 - 150}
 
 
-def test_a_host_that_waits_for_one_stream_does_not_wait_for_another() -> None:
+@pytest.mark.parametrize("waits_for", ["stream", "event", "event, record unknown"])
+def test_a_host_that_waits_for_one_stream_does_not_wait_for_another(waits_for: str) -> None:
     sim = Simulated()
     sim.step(0, 0, 1_000)
     for number, (name, start, dur, stream) in enumerate(
-        [("other", 50, 348, 20), ("mine", 60, 338, 7)]
+        [("other", 50, 350, 20), ("mine", 60, 338, 7)]
     ):
         external = sim.host("aten::mm", 10.0 * number, 8)
         correlation = sim.call("cudaLaunchKernel", 10.0 * number + 1, 5, external)
         sim.device(name, start, dur, correlation)
         sim.events[-1]["tid"] = sim.events[-1]["args"]["stream"] = stream
-    number = sim.call("cudaStreamSynchronize", 100, 302)
-    args = {"stream": 7, "correlation": number, "device": 0, "cuda_sync_kind": "Stream Sync"}
-    event = {"ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": 7}
-    sim.events.append({**event, "ts": 101, "dur": 300, "args": args})
+    if waits_for == "stream":
+        number, kind = sim.call("cudaStreamSynchronize", 100, 302), "Stream Sync"
+        args = {"stream": 7}
+    else:
+        record = sim.call("cudaEventRecord", 40, 2)
+        number, kind = sim.call("cudaEventSynchronize", 100, 302), "Event Sync"
+        args = {"stream": -1, "wait_on_stream": 7}
+        if waits_for == "event":
+            args["wait_on_cuda_event_record_corr_id"] = record
+    args |= {"correlation": number, "device": 0}
+    event = {"ph": "X", "cat": "cuda_sync", "name": kind, "pid": 0, "tid": 7}
+    sim.events.append({**event, "ts": 101, "dur": 300, "args": args | {"cuda_sync_kind": kind}})
     assert set(_path(sim).top) == {"mine"}
 
 

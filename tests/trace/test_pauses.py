@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import threading
+from types import SimpleNamespace
+
+import pytest
 
 from perfkit.trace.record.pauses import GcPauses
 
@@ -24,6 +27,20 @@ def test_long_collections_are_noted_and_short_ones_are_not() -> None:
     assert pauses.pauses_ms == ()
     pauses.stop()
     del keep
+
+
+def test_pauses_of_a_tenth_of_a_millisecond_are_noted_up_to_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses = GcPauses(threading.get_ident())
+    monkeypatch.setattr("perfkit.trace.record.pauses._MOST", 2)
+    for took_ms in (0.09, 0.11, 5.0, 7.0):
+        clock = iter((0.0, took_ms / 1e3))
+        told = SimpleNamespace(perf_counter=clock.__next__)
+        monkeypatch.setattr("perfkit.trace.record.pauses.time", told)
+        for phase in ("start", "stop"):
+            pauses._collected(phase, {})
+    assert pauses.pauses_ms == pytest.approx((0.11, 5.0))
 
 
 def test_collections_of_other_threads_are_theirs() -> None:
