@@ -1071,6 +1071,14 @@ def test_of_a_file_the_kernels_alone_say_that_it_trains_in_32_bits() -> None:
     assert "32-bits" in fired((sim, known | {"facts": Facts(), "is_file": True}))
 
 
+@pytest.mark.parametrize(("us", "is_told"), [(130, False), (170, True)])
+def test_a_format_that_the_processor_lacks_is_told_from_its_share_on(
+    us: float, is_told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfkit.advice.rules.precision.cpu_flags", lambda: {"avx2"})
+    assert ("emulated-precision" in fired(emulated(us))) is is_told
+
+
 def test_products_in_float64_on_tensor_cores_are_not_on_32_bits() -> None:
     """A file of an A100 that trains in float64 was told that it computes in TF32."""
     made = (doubles(30), {"device": A100, "facts": Facts(), "is_file": True})
