@@ -37,6 +37,20 @@ def test_ops_belong_to_the_innermost_module_backward_too() -> None:
     assert found["Net_0"].host_us == 20
 
 
+def test_modules_that_are_called_or_work_in_the_steps_are_listed() -> None:
+    sim = Simulated()
+    sim.host("nn.Module: Early_0", 50, 200, "python_function")  # goes on into the step
+    sim.step(0, 100, 900)
+    sim.host("aten::relu", 150, 40)
+    sim.host("nn.Module: Identity_0", 400, 10, "python_function")
+    sim.host("nn.Module: Late_0", 2_000, 50, "python_function")
+    sim.host("aten::relu", 2_010, 20)
+    found = modules(load(sim.json())).modules
+    assert [(m.name, m.count, m.host_us) for m in found] == [
+        ("Early_0", 0, 40), ("Identity_0", 1, 0),
+    ]  # fmt: skip
+
+
 def test_ops_belong_to_the_innermost_line_that_is_the_users() -> None:
     found = source_lines(load(_frames().json()))
     assert not found.of_calls

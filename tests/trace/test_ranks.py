@@ -244,18 +244,18 @@ def _summary(rank: int, *, late: bool) -> dict[str, Any]:
 
 
 def test_where_collectives_are_asked_for_is_told(tmp_path: Path) -> None:
-    """Two before the backward pass, as for sharded parameters, one within, one after it."""
+    """Two before the backward pass, as for sharded parameters, three within, four after it."""
     from perfkit.trace.ask.rank_summary import summarize
 
     sim = Simulated()
     for i in range(3):
         at = i * 5_000
         sim.step(i, at, 5_000)
-        for asked in (100, 200, 1_500, 3_000):
+        for asked in (100, 200, 1_500, 1_600, 1_700, 3_000, 3_100, 3_200, 3_300):
             sim.label("gloo:all_gather", at + asked, 50, tid=_OTHER_THREAD)
         sim.host("autograd::engine::evaluate_function: AddmmBackward0", at + 1_000, 1_000)
     path = tmp_path / "t.json"
     path.write_bytes(sim.json())
     said = summarize(path)["collectives"]
-    assert said["asked"] == {"before": 6, "within": 3, "after": 3}
+    assert said["asked"] == {"before": 6, "within": 9, "after": 12}
     assert said["on_host"]
