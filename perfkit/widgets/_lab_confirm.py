@@ -26,7 +26,8 @@ _LETTER_S, _LETTER_STEPS = 0.25, 3
 def budget_s_of(base: RunResult, other: RunResult) -> float:
     """Estimated seconds that a comparison of these two needs for an interval."""
     steps_s = [(run.mean_ms or 0.0) / 1e3 for run in (base, other)]
-    starts_s = sum(run.first_point_s or 0.0 for run in (base, other))
+    # the comparison's processes come from one that has long been prepared
+    starts_s = sum((run.first_point_s or run.prepared_s) - run.prepared_s for run in (base, other))
     letter_s = max(_LETTER_S, _LETTER_STEPS * max(steps_s))
     block_s = starts_s + _WARM_UP_STEPS * sum(steps_s) + 4 * letter_s
     return min(max(_BLOCKS * block_s, _SHORTEST_S), _LONGEST_S)

@@ -251,11 +251,11 @@ def _spark(run: RunResult) -> list[float]:
 
 
 def _phases(run: RunResult) -> dict[str, Any]:
-    """Where the time of a step goes: a part for each phase, and all of them in words."""
+    """Where the time of a step goes: a part for each phase and all in words, or why not."""
     ms = run.phases.ms
     total_ms = sum(ms.values())
     if not total_ms:
-        return {"parts": [], "words": run.phases.why_not and f"not seen: {run.phases.why_not}"}
+        return {"parts": [], "words": "", "why_not": run.phases.why_not}
     shares = {name: ms[name] / total_ms for name in PHASES if name in ms}
     parts = [
         {"phase": name, "label": _phase_words(name), "share": share}
@@ -265,7 +265,8 @@ def _phases(run: RunResult) -> dict[str, Any]:
         f"{_phase_words(name)} {fmt_ms(ms[name])} ({fmt_share(share)})"
         for name, share in shares.items()
     )
-    return {"parts": parts, "words": f"{told}; {_PHASES_OF} ({plural(run.phases.n_steps, 'step')})"}
+    words = f"{told}; {_PHASES_OF} ({plural(run.phases.n_steps, 'step')})"
+    return {"parts": parts, "words": words, "why_not": ""}
 
 
 def _phase_words(name: str) -> str:
@@ -378,6 +379,12 @@ def _footnotes(board: Board) -> list[str]:
     kinds = list(dict.fromkeys(run.peak_kind for run in runs if run.peak_bytes is not None))
     if kinds:
         notes.append("; ".join(kinds))
+    if any(run.phases.ms for run in runs):
+        notes += [
+            f"run {run.run_id}: where a step's time goes was not seen: {run.phases.why_not}"
+            for run in runs
+            if run.phases.why_not
+        ]
     base = board.base
     if base is None:
         return notes

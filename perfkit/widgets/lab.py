@@ -206,6 +206,8 @@ class Lab(anywidget.AnyWidget):
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._painter: threading.Thread | None = None
+        self._newest: rows_.Board | None = None  # of those that were to stay in the notebook
+        self._showing = threading.Lock()
         check_text("title", title)
         self._session = Session(
             workload,
@@ -710,11 +712,13 @@ class Lab(anywidget.AnyWidget):
         return json.dumps(scrubbed(content) if scrub else content, indent=1).encode()
 
     def _png(self, title: str) -> bytes:
+        return png(title, self._drawn(), origin=rows_.origin(self._board()))
+
+    def _drawn(self) -> list[Curve]:
         kept = [(curve, "") for curve in (self._live,) if curve is not None]
         if self._ghost is not None:
             kept.insert(0, (self._ghost, ", pinned"))
-        curves = [Curve(f"run {one.run_id}{of}", one.history.rows()) for one, of in kept]
-        return png(title, curves, origin=rows_.origin(self._board()))
+        return [Curve(f"run {one.run_id}{of}", one.history.rows()) for one, of in kept]
 
     def _markdown(self, *, scrub: bool) -> str:
         said = rows_.report(self._named, self._board())
@@ -768,13 +772,18 @@ class Lab(anywidget.AnyWidget):
         """Draw in another thread: the first time, importing matplotlib takes seconds."""
         if not has_front_end():
             return
-        before = self._painter
+        before, curves = self._painter, self._drawn()  # not those of the next run
+        with self._showing:
+            self._newest = board
 
         def paint() -> None:
             if before is not None:
                 before.join()
             try:
-                self._show_static(board, picture=self._png(self.title))
+                # another run ended meanwhile: its table is there, and its own picture follows
+                if board is self._newest:
+                    picture = png(self.title, curves, origin=rows_.origin(board))
+                    self._show_static(board, picture=picture)
             except Exception as error:
                 self._tell(error)
 
@@ -786,14 +795,20 @@ class Lab(anywidget.AnyWidget):
             self._painter.join(30)
 
     def _show_static(self, board: rows_.Board, *, picture: bytes | None) -> None:
+        """Show the table, and a picture only beside the newest one."""
         if not has_front_end():
             return
         from IPython.display import update_display
 
         bundle_ = self._static_bundle(board, picture)
-        update_display(bundle_, raw=True, display_id=f"perfkit-{self.lab_id}")
-        if self._reopened:
-            self.send({"type": "static", "bundle": bundle_})
+        with self._showing:
+            if picture is None:
+                self._newest = board
+            elif board is not self._newest:
+                return
+            update_display(bundle_, raw=True, display_id=f"perfkit-{self.lab_id}")
+            if self._reopened:
+                self.send({"type": "static", "bundle": bundle_})
 
     def _ipython_display_(self) -> None:
         from IPython.display import display

@@ -489,7 +489,12 @@ def test_where_the_time_of_a_step_goes_is_a_bar_with_its_words(open_notebook: Ca
     told = bars.nth(0).get_attribute("aria-label")
     assert told.startswith("data wait 12.0 ms (35 %), forward 6.00 ms (17 %), ")
     courses = page.locator(".pk-course")
-    assert courses.nth(2).get_attribute("title") == "not seen: the workload has compiled code"
+    why_not = courses.nth(2).locator("details")
+    assert why_not.inner_text() == "no phases"
+    why_not.locator("summary").press("Enter")  # no pointer is needed to read it
+    assert why_not.locator("p").inner_text() == (
+        "Where a step's time goes was not seen: the workload has compiled code"
+    )
     assert page.locator(".pk-phase-key li").all_inner_texts() == [
         "Where a step's time goes:", "data wait", "forward", "backward", "optimizer", "evaluation",
         "checkpoint", "other",
@@ -503,6 +508,42 @@ def test_where_the_time_of_a_step_goes_is_a_bar_with_its_words(open_notebook: Ca
         assert wide <= 0
         book.screenshot(f"lab-phases-{theme}", ".pk-lab")
     book.theme("light")
+
+
+def test_what_the_kernel_sends_meanwhile_takes_no_click_and_no_choice(
+    open_notebook: Callable,
+) -> None:
+    more = ROWS + 'lab.rows = [*lab.rows, {**lab.rows[0], "run": 4, "pinned": False}]\n'
+    book = open_notebook([DATA, LAB, ROWS, "pass"], "meanwhile")
+    page = book.page
+    book.run_all()
+    pin = page.locator("[data-key=pin-2]")
+    page.click("[data-run='3'] [data-key=unseen-3] summary")
+    pin.hover()
+    page.mouse.down()
+    page.evaluate(
+        "async code => { const { kernel } ="
+        " jupyterapp.shell.currentWidget.sessionContext.session;"
+        " await kernel.requestExecute({ code }).done; }",
+        more,
+    )
+    page.wait_for_selector(".pk-runs tr[data-run='4']")
+    page.mouse.up()
+    # the kernel heard it; these runs are made up
+    page.wait_for_selector(".pk-warning:has-text('run 2 cannot be pinned')")
+    assert page.locator("[data-key=unseen-3][open]").count() == 1
+    assert page.locator("[data-key=unseen-4]").count() == 0
+
+    # a menu waits for a moment, for more arrow keys, before it tells the kernel
+    page.locator("[data-setting=num_workers] select").select_option("1")
+    page.locator("[data-setting=small] input").check()
+    page.click(".pk-start")
+    book.wait_data(".pk-lab", "d.run === '1' && d.state !== 'ready'")
+    page.click(".pk-stop")
+    book.wait_data(".pk-lab", "d.state === 'stopped' && d.runs === '1'")
+    changed = page.locator(".pk-runs tr[data-run='1'] .pk-changed > span").inner_text()
+    assert "num_workers 1" in changed
+    assert "small on" in changed
 
 
 def test_start_is_in_sight_at_900_px(open_notebook: Callable) -> None:

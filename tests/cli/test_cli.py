@@ -11,9 +11,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -182,7 +185,48 @@ def test_a_taken_port_is_told_and_a_free_one_found() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match=f"port {port} is taken"):
             server._free_port(port)
-    assert server._free_port(None) >= server._FIRST_PORT
+    port, mark = server._free_port(None)
+    assert port >= server._FIRST_PORT
+    assert mark is not None
+    mark.close()
+
+
+def test_two_labs_started_in_the_same_moment_choose_two_ports() -> None:
+    """Seconds pass until a server listens on its port; the second one ended with an error."""
+    (one, mark), (other, second_mark) = server._free_port(None), server._free_port(None)
+    assert mark is not None
+    assert second_mark is not None
+    assert one != other
+    mark.close()
+    second_mark.close()
+
+
+def test_a_port_that_a_stranger_takes_meanwhile_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    announced = threading.Event()
+    asked: list[str] = []
+    said: list[tuple[Any, ...]] = []
+
+    def initialize(argv: list[str]) -> Any:
+        asked.extend(one for one in argv if "port_retries" in one)
+        return SimpleNamespace(port=8899, start=lambda: announced.wait(10))
+
+    def announce(*about: Any) -> None:
+        said.append(about)
+        announced.set()
+
+    lab = SimpleNamespace(LabApp=SimpleNamespace(initialize_server=initialize))
+    monkeypatch.setitem(sys.modules, "jupyterlab.labapp", lab)
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "")
+    monkeypatch.setattr(server, "_is_free", lambda port: True)
+    monkeypatch.setattr(server, "_announce", announce)
+    server.serve(tmp_path / "00.ipynb", port=None, browser=False, say=print)
+    ((port, _token, address, *_),) = said
+    assert port == 8899
+    assert address.startswith("http://127.0.0.1:8899/lab/tree/00.ipynb?token=")
+    server.serve(tmp_path / "00.ipynb", port=8888, browser=False, say=print)
+    assert asked == ["--ServerApp.port_retries=50", "--ServerApp.port_retries=0"]
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536])
@@ -217,7 +261,7 @@ def test_only_root_needs_allow_root(
     monkeypatch: pytest.MonkeyPatch, user: int, allowed: bool
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user, raising=False)
-    arguments = server._arguments(Path("/somewhere/00.ipynb"), 8888, "secret")
+    arguments = server._arguments(Path("/somewhere/00.ipynb"), 8888, "secret", 50)
     assert ("--ServerApp.allow_root=True" in arguments) is allowed
 
 
@@ -227,7 +271,7 @@ def test_kernels_are_talked_to_encrypted_where_that_can_be(
 ) -> None:
     """Else each of them warns of eavesdropping in the terminal."""
     monkeypatch.setattr("zmq.has", lambda what: has_curve)
-    arguments = server._arguments(Path("/somewhere/00.ipynb"), 8888, "secret")
+    arguments = server._arguments(Path("/somewhere/00.ipynb"), 8888, "secret", 50)
     assert ("--KernelManager.transport_encryption=auto" in arguments) is has_curve
 
 

@@ -170,10 +170,21 @@ def test_the_means_leave_out_the_warm_up_and_steps_with_a_pause() -> None:
         warmup=1,
     )
     rows.take(message(3, row(forward=4, data_wait=6)), np.array([3]), warmup=1)
-    assert rows.means() == PhaseMeans(why_not="only 2 steps could be watched")
+    few = "only 2 steps after the warm-up could be watched; a longer run (seconds=…) has more"
+    assert rows.means() == PhaseMeans(why_not=few)
     rows.take(message(4, row(forward=6, other=2)), np.array([4]), warmup=1)
     assert rows.means() == PhaseMeans({"data_wait": 2.0, "forward": 4.0, "other": 1.0}, 3)
 
 
-def test_nothing_was_seen() -> None:
-    assert PhaseRows().means() == PhaseMeans()
+def test_nothing_was_to_be_seen() -> None:
+    rows = PhaseRows()
+    rows.take({}, np.arange(9), warmup=3)
+    assert rows.means() == PhaseMeans()
+
+
+def test_a_run_that_ends_with_its_warm_up_says_why_nothing_was_seen() -> None:
+    rows = PhaseRows()
+    rows.take(message(0, *3 * [row(forward=4)]), np.arange(3), warmup=3)
+    assert rows.means().why_not == (
+        "no step after the warm-up could be watched; a longer run (seconds=…) has more"
+    )

@@ -229,6 +229,7 @@ def test_a_setting_that_needs_a_fresh_program(session):
         check=True,
     )
     assert result.output == expected.stdout
+    assert result.prepared_s == 0.0, "each such run waits for its own program"
 
 
 def test_settings_are_checked_before_a_process_starts(session):
@@ -538,7 +539,10 @@ def test_the_ratio_of_two_runs(session):
 def test_a_prepared_session_is_ready(session):
     one = session(ticking)
     assert one.ready(60.0)
-    assert one.run().first_point_s < 5.0
+    result = one.run()
+    assert result.first_point_s < 5.0
+    if sys.platform == "linux":
+        assert 0 < result.prepared_s <= result.first_point_s
 
 
 def wait_for(condition, seconds=30.0):

@@ -48,24 +48,29 @@ def serve(
     """
     with needs("`perfkit lab`"):
         from jupyterlab.labapp import LabApp
-    chosen = _free_port(port)
+    chosen, mark = _free_port(port)
     token = secrets.token_hex(24)
-    address = f"http://{_LOOPBACK}:{chosen}/lab/tree/{notebook.name}?token={token}"
-    announcer = threading.Thread(
-        target=_announce,
-        args=(chosen, token, address, _has_screen() if browser is None else browser, say),
-        name="perfkit-announce",
-        daemon=True,
-    )
-    announcer.start()
     others = os.environ.get("JUPYTER_CONFIG_PATH")
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(
         [str(_CONFIG), *([others] if others else [])]
     )
+    retries = _PORTS_TRIED if port is None else 0
     try:
-        LabApp.launch_instance(argv=_arguments(notebook, chosen, token))
+        server = LabApp.initialize_server(argv=_arguments(notebook, chosen, token, retries))
+        chosen = server.port  # another one if a stranger took ours while Jupyter was loading
+        address = f"http://{_LOOPBACK}:{chosen}/lab/tree/{notebook.name}?token={token}"
+        announcer = threading.Thread(
+            target=_announce,
+            args=(chosen, token, address, _has_screen() if browser is None else browser, say),
+            name="perfkit-announce",
+            daemon=True,
+        )
+        announcer.start()
+        server.start()
     finally:
         _end_workers()
+        if mark is not None:
+            mark.close()
 
 
 def _end_workers() -> None:
@@ -80,12 +85,12 @@ def _end_workers() -> None:
                 thread.stop()
 
 
-def _arguments(notebook: Path, port: int, token: str) -> list[str]:
+def _arguments(notebook: Path, port: int, token: str, retries: int) -> list[str]:
     arguments = [
         f"--ServerApp.root_dir={notebook.parent}",
         f"--ServerApp.ip={_LOOPBACK}",
         f"--ServerApp.port={port}",
-        "--ServerApp.port_retries=0",
+        f"--ServerApp.port_retries={retries}",
         "--ServerApp.open_browser=False",
         "--ServerApp.answer_yes=True",  # Ctrl-C ends it without asking
         # Of the server and its extensions: a copied notebook is "not trusted" at each save, and a
@@ -125,14 +130,16 @@ def check_port(wanted: int | None) -> None:
         raise UsageError(f"a port is between 1 and 65535, not {wanted}")
 
 
-def _free_port(wanted: int | None) -> int:
+def _free_port(wanted: int | None) -> tuple[int, socket.socket | None]:
+    """A free port, and the mark that keeps other ``perfkit lab``s off it; none of a wanted port."""
     check_port(wanted)
-    candidates = [wanted] if wanted else range(_FIRST_PORT, _FIRST_PORT + _PORTS_TRIED)
-    for port in candidates:
-        if _is_free(port):
-            return port
     if wanted:
+        if _is_free(wanted):
+            return wanted, None
         raise UsageError(f"port {wanted} is taken; choose another, or give none")
+    for port in range(_FIRST_PORT, _FIRST_PORT + _PORTS_TRIED):
+        if _is_free(port) and (mark := _marked(port)):
+            return port, mark
     raise UsageError(
         f"ports {_FIRST_PORT} to {_FIRST_PORT + _PORTS_TRIED - 1} are all taken; choose one"
     )
@@ -148,6 +155,21 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _marked(port: int) -> socket.socket | None:
+    """A mark on a port which the server takes only seconds later, when it has loaded.
+
+    A UDP port of the same number: nobody else can have it, and the system lets go of it when this
+    process ends, however it ends.
+    """
+    mark = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        mark.bind((_LOOPBACK, port))
+    except OSError:
+        mark.close()
+        return None
+    return mark
 
 
 def _has_screen() -> bool:

@@ -76,14 +76,15 @@ class SavedRun(Struct):
     output: str
     gradients: SavedFingerprint | None = None
     phases: PhaseMeans = field(default_factory=PhaseMeans)  # an older perfkit did not see them
+    prepared_s: float = 0.0  # nor did it tell this apart
 
     def run(self) -> RunResult:
         """The run."""
         curve = self.curve
         same = (
             "run_id values state message wait_share samples_per_s peak_bytes peak_kind n_steps "
-            "n_quiet n_counted workers_bytes setup_s first_point_s running_s output warnings "
-            "provenance phases"
+            "n_quiet n_counted workers_bytes setup_s first_point_s prepared_s running_s output "
+            "warnings provenance phases"
         )
         columns: dict[str, Any] = {
             **{name: np.asarray(getattr(curve, name), np.float64) for name in _FLOATS},

@@ -127,6 +127,7 @@ class Run:
         self._where_from: int | None = None
         self._first_end_s: float | None = None
         self._first_point_s: float | None = None
+        self._prepared_s = 0.0
         self._overlapped = False
 
     # --- from other threads -------------------------------------------------------------
@@ -208,6 +209,8 @@ class Run:
                 self._sign_s = max(self._sign_s, time.perf_counter())
                 if kind == "exit":
                     return int(content)
+                if kind == "pid" and not self.plan.environment:
+                    self._prepared_s = time.perf_counter() - self._began_s
                 if kind == "output":
                     self._output += content
                     del self._output[:-_OUTPUT_BYTES]
@@ -493,6 +496,7 @@ class Run:
             phases=self._phases.means(),
             setup_s=last.get("setup_s"),
             first_point_s=self._first_point_s,
+            prepared_s=self._prepared_s,
             running_s=running_s,
             output=output,
             traceback_text=failure.traceback_text,

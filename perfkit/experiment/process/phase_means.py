@@ -23,7 +23,7 @@ class PhaseMeans:
         ms: mean milliseconds a step of each of :data:`~perfkit.measure.phases.PHASES` that took
             time, by the host's clock; empty where nothing was recorded.
         n_steps: how many steps that is of, all in live windows after the warm-up.
-        why_not: why nothing was recorded; may be empty then, too: the run was too short.
+        why_not: why nothing was recorded; empty, too, where nothing was to be, or no step ended.
     """
 
     ms: dict[str, float] = field(default_factory=dict)
@@ -37,6 +37,7 @@ class PhaseRows:
     def __init__(self) -> None:
         self._ns: list[NDArray[np.int64]] = []
         self._why_not = ""
+        self._was_watched = False
 
     def take(self, message: dict[str, Any], kept: NDArray[np.int64], warmup: int) -> None:
         """The phases in a message, of steps after the warm-up.
@@ -47,6 +48,7 @@ class PhaseRows:
             warmup: number of first steps that do not count.
         """
         self._why_not = message.get("phases_why_not", self._why_not)
+        self._was_watched |= "phase_steps" in message
         steps = np.frombuffer(message.get("phase_steps", b""), np.int64)
         if len(steps):
             rows = np.frombuffer(message["phase_ns"], np.int64).reshape(len(steps), len(PHASES))
@@ -55,10 +57,12 @@ class PhaseRows:
     def means(self) -> PhaseMeans:
         """The means; nothing where part of the run could not be recorded."""
         rows = np.concatenate([np.empty((0, len(PHASES)), np.int64), *self._ns])
-        if self._why_not or not len(rows) or not rows.any():
+        if self._why_not or not self._was_watched:
             return PhaseMeans(why_not=self._why_not)
         if len(rows) < _FEWEST_STEPS:
-            return PhaseMeans(why_not=f"only {plural(len(rows), 'step')} could be watched")
+            few = f"only {plural(len(rows), 'step')}" if len(rows) else "no step"
+            after = f"{few} after the warm-up could be watched"
+            return PhaseMeans(why_not=f"{after}; a longer run (seconds=…) has more")
         means_ms = rows.mean(axis=0) / 1e6
         ms = {name: float(x) for name, x in zip(PHASES, means_ms, strict=True) if x > 0}
         return PhaseMeans(ms, len(rows))

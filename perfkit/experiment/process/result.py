@@ -93,6 +93,8 @@ class RunResult(Shown):
             count in no other figure.
         setup_s: seconds from the workload's start to its first step (building model, data, loader).
         first_point_s: seconds from the call of ``start`` until the first step was measured.
+        prepared_s: how many of them the run waited for the prepared process: seconds where that was
+            still loading, else next to nothing; 0 for a process of its own.
         running_s: seconds from the end of the first step to the end of the last, without pauses.
         output: the end of what the workload printed.
         traceback_text: its traceback, if it raised.
@@ -126,6 +128,7 @@ class RunResult(Shown):
     phases: PhaseMeans = field(default_factory=PhaseMeans, repr=False)
     setup_s: float | None = None
     first_point_s: float | None = None
+    prepared_s: float = 0.0
     running_s: float = 0.0
     output: str = field(default="", repr=False)
     traceback_text: str = field(default="", repr=False)
@@ -216,6 +219,7 @@ class RunResult(Shown):
             "n_counted": self.n_counted,
             "setup_s": self.setup_s,
             "first_point_s": self.first_point_s,
+            "prepared_s": self.prepared_s,
             "running_s": self.running_s,
             "curve": {
                 "index": self.index.tolist(),

@@ -5,7 +5,7 @@ import { freshId, h } from "./parts.js";
 /**
  * One chip for each setting that is available here; the others are folded behind one mark.
  * Calls `choose(name, index)` when the reader picks a value.
- * Returns {element, show(choice), say(text), enable(on), focused(), focus(name)}.
+ * Returns {element, show(choice), say(text), flush(), enable(on), focused(), focus(name)}.
  */
 export function createControls(specs, choose) {
   const locked = (spec) => spec.values.filter((value) => !value.reason).length < 2;
@@ -40,6 +40,10 @@ export function createControls(specs, choose) {
     say(text) {
       if (help.textContent === idle) help.textContent = text;
       idle = text;
+    },
+    /** Tell the kernel at once what it has not been told yet. */
+    flush() {
+      for (const chip of chips) chip.flush();
     },
     enable(on) {
       element.disabled = !on;
@@ -84,9 +88,9 @@ function createChip(spec, choose) {
   const id = freshId("control");
   const helpId = `${id}-help`;
   const make = spec.control === "checkbox" ? toggle : menu;
-  const { label, show } = make(spec, { id, helpId, choose });
+  const { label, show, flush } = make(spec, { id, helpId, choose });
   const help = spec.help ? h("span", { class: "pk-hidden", id: helpId }, spec.help) : null;
-  return { element: h("div", { class: "pk-chip-box", "data-setting": spec.name }, label, help), show };
+  return { element: h("div", { class: "pk-chip-box", "data-setting": spec.name }, label, help), show, flush };
 }
 
 function toggle(spec, { id, helpId, choose }) {
@@ -103,11 +107,18 @@ function toggle(spec, { id, helpId, choose }) {
     show: (index) => {
       input.checked = index === 1;
     },
+    flush: () => {},
   };
 }
 
 function menu(spec, { id, helpId, choose }) {
   let timer = 0;
+  let chosen = null; // by the reader, and not yet told to the kernel
+  const flush = () => {
+    clearTimeout(timer);
+    if (chosen !== null) choose(chosen);
+    chosen = null;
+  };
   const select = h(
     "select",
     {
@@ -115,8 +126,9 @@ function menu(spec, { id, helpId, choose }) {
       "aria-label": spec.label,
       "aria-describedby": spec.help ? helpId : null,
       onchange: () => {
+        chosen = Number(select.value);
         clearTimeout(timer); // arrow keys change one value at a time
-        timer = setTimeout(() => choose(Number(select.value)), 350);
+        timer = setTimeout(flush, 350);
       },
     },
     ...spec.values.map(({ label, reason }, index) =>
@@ -130,7 +142,9 @@ function menu(spec, { id, helpId, choose }) {
   return {
     label: h("label", { class: "pk-chip", for: id }, h("span", {}, spec.name), select),
     show: (index) => {
-      select.value = String(index);
+      // what the kernel says meanwhile is about another setting
+      if (chosen === null) select.value = String(index);
     },
+    flush,
   };
 }

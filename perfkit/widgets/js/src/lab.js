@@ -132,7 +132,11 @@ export default () => {
           { type: "button", class: `pk-button ${kind ?? ""}`, onclick: () => send(content()) },
           text,
         );
-      const start = button("Start", () => ({ type: "start" }), "pk-primary pk-start");
+      const startNow = () => {
+        controls.flush(); // the run has what is chosen, also a moment ago
+        return { type: "start" };
+      };
+      const start = button("Start", startNow, "pk-primary pk-start");
       const pause = button("Pause", () => ({ type: model.get("status").state === "paused" ? "resume" : "pause" }), "pk-pause");
       const stop = button("Stop", () => ({ type: "stop" }), "pk-stop");
       const savePng = guard(() => {
@@ -306,6 +310,7 @@ export default () => {
         // a value rules out another one, or a run from a cell used one that was not offered;
         // keyboard users keep the focus on the setting that they changed
         const focused = controls.focused();
+        controls.flush();
         const next = newControls();
         controls.element.replaceWith(next.element);
         controls = next;

@@ -1,12 +1,20 @@
 // The Lab's table of runs. All figures come from the kernel as text, and enter the page as text.
 
 import { bar, barReach, pinIcon, spark, sparkTop, stack } from "./bars.js";
+import { morph } from "./morph.js";
 import { h } from "./parts.js";
 
 /** `send(content)` reports a click on Pin or Confirm to the kernel. */
 export function createRuns(send) {
   const speedHead = h("th", { scope: "col" });
-  const body = h("tbody");
+  // the buttons' keys say what they ask for: "pin-2", "confirm-3"
+  const pressed = ({ target }) => {
+    const button = target.closest("button");
+    if (!button || button.getAttribute("aria-pressed") === "true") return;
+    const [type, run] = button.dataset.key.split("-");
+    send({ type, run: Number(run) });
+  };
+  const body = h("tbody", { onclick: pressed });
   const heads = ["Run", "Settings", "Step time", "Median step", "Data wait", "Samples/s", "Peak memory"];
   const table = h(
     "table",
@@ -28,14 +36,8 @@ export function createRuns(send) {
     const speed = pinned ? `Speed against run ${pinned.run}` : "Speed";
     speedHead.textContent = speed;
     const scale = { top: sparkTop(rows), reach: barReach(rows), speed, pinned };
-    const open = new Set([...body.querySelectorAll("details[open]")].map((d) => d.dataset.key));
-    // keyboard users keep the focus on the pressed button
-    const focus = body.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    body.replaceChildren(...rows.flatMap((row) => lines(row, scale)));
+    morph(body, h("tbody", {}, ...rows.flatMap((row) => lines(row, scale))));
     showKey(rows);
-    for (const details of body.querySelectorAll("details"))
-      details.open = open.has(details.dataset.key);
-    if (focus) body.querySelector(`button[data-key="${focus}"]`)?.focus();
     enable(idle);
   };
 
@@ -69,6 +71,7 @@ export function createRuns(send) {
     const line = h(
       "tr",
       {
+        "data-key": `run-${row.run}`,
         "data-run": row.run,
         "data-state": row.state,
         "data-pinned": row.pinned,
@@ -90,7 +93,7 @@ export function createRuns(send) {
         "td",
         { "data-label": "Step time", class: "pk-course", title: row.phases.words || null },
         spark(row.spark, top),
-        stack(row.phases.parts, row.phases.words),
+        stack(row.phases.parts, row.phases.words) ?? unseen(row),
       ),
       cell("step", "Median step"),
       cell("wait", "Data wait"),
@@ -117,6 +120,14 @@ export function createRuns(send) {
     return h("details", details, h("summary", {}, summary), content);
   }
 
+  /** In place of the bar of where a step's time goes. */
+  function unseen(row) {
+    const { why_not } = row.phases;
+    if (!why_not) return null;
+    const words = `Where a step's time goes was not seen: ${why_not}`;
+    return fold(row, "unseen", "no phases", h("p", {}, words));
+  }
+
   function pin(row) {
     const words = row.pinned
       ? `Run ${row.run} is pinned: everything refers to it`
@@ -130,7 +141,6 @@ export function createRuns(send) {
         "aria-pressed": String(row.pinned),
         "aria-label": words,
         title: words,
-        onclick: () => row.pinned || send({ type: "pin", run: row.run }),
       },
       pinIcon(),
     );
@@ -157,7 +167,6 @@ export function createRuns(send) {
                     "data-key": `confirm-${row.run}`,
                     "aria-label": `Confirm: alternate run ${row.run} and run ${pinned.run}`,
                     title: `Alternates run ${row.run} and run ${pinned.run}, in fresh processes (30 s or more)`,
-                    onclick: () => send({ type: "confirm", run: row.run }),
                   },
                   "Confirm",
                 )
@@ -170,7 +179,7 @@ export function createRuns(send) {
   function below(row, failed) {
     return h(
       "tr",
-      { class: `pk-message${failed ? " pk-failed" : ""}`, "data-of": row.run },
+      { class: `pk-message${failed ? " pk-failed" : ""}`, "data-key": `below-${row.run}`, "data-of": row.run },
       h(
         "td",
         { colspan: heads.length + 1 },
