@@ -11,15 +11,16 @@ phase that waits for the device gets the time of what it waits for.
 
 A forward pass without gradients, or in evaluation mode, is *evaluation* if a batch is fetched after
 it before any training, if one module has several in evaluation mode, or if it is both, of a module
-that trains, and no batch has come since that trained. Without a loader it is none if its input is
-less than half of what the step trains with: a policy that plays, a few samples at a time. Otherwise
-it belongs to its step (a frozen teacher, labels that a model makes for its own training, an episode
-played without gradients), and is forward; so does all between a training forward pass and its
-backward pass (a network that is the loss), and what a model in training mode computes of one batch
-before the next of the same loader, whose batches it trains with (features of several batches for
-one loss). A frozen network (none of its parameters requires a gradient) that has never trained is a
-part of the step however often it is called, unless a batch is fetched after it. What modules
-compute in the fetch of a batch (transforms) is data wait.
+that trains, and no batch has come since that trained. If such a pass in evaluation mode leaves
+gradients on, it is one (a guess) where the module trains again before anything goes back. Without a
+loader it is none if its input is less than half of what the step trains with: a policy that plays,
+a few samples at a time. Otherwise it belongs to its step (a frozen teacher, labels that a model
+makes for its own training, an episode played without gradients), and is forward; so does all
+between a training forward pass and its backward pass (a network that is the loss), and what a model
+in training mode computes of one batch before the next of the same loader, whose batches it trains
+with (features of several batches for one loss). A frozen network (none of its parameters requires a
+gradient) that has never trained is a part of the step however often it is called, unless a batch is
+fetched after it. What modules compute in the fetch of a batch (transforms) is data wait.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from __future__ import annotations
 import math
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from threading import get_ident
@@ -98,6 +100,8 @@ class Phases:
         self._evaluated: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._n_evaluated = 0  # the most of one that is not frozen
         self._has_sure_look = False  # … because it trains itself
+        # looked at with gradients on, and trains itself: an evaluation if nothing goes back before
+        self._own_looks: dict[int, weakref.ref[Any]] = {}
         # elements of the input: the largest of the counted looks, and of what the step trains with
         self._look_size = 0.0
         self._train_size = 0
@@ -106,6 +110,7 @@ class Phases:
         self._frozen: dict[int, weakref.ref[Any]] = {}  # no parameter of it requires a gradient
         self._in_step = False  # a training forward pass has been, and not yet its backward pass
         self._n_calls = 0
+        self._n_updates: Counter[int] = Counter()  # in the step, of each optimizer, by its id
         self._fetched = False  # a batch has come since something trained
         # what gave the last batch, and the last one that something trained with
         self._source: object = None
@@ -254,6 +259,7 @@ class Phases:
         self._in_step = False
         if self._n_calls > _MOST_CALLS and self._sees_modules and self._undo:
             self._stop_at_modules_that_are_dear()
+        self._n_updates.clear()
         self._n_calls = self._waited = 0
         ns = self._ns
         taken = tuple(ns[: len(PHASES)])
@@ -261,9 +267,12 @@ class Phases:
         return taken
 
     def _stop_at_modules_that_are_dear(self) -> None:
-        if self._n_calls * _CALL_NS > _MOST_COST * sum(self._ns[: len(PHASES)]):
+        # a network that trains several times in one step of another one: each is a step of its own
+        n_calls = self._n_calls // max(self._n_updates.values(), default=1)
+        dear = self._n_calls * _CALL_NS > _MOST_COST * sum(self._ns[: len(PHASES)])
+        if n_calls > _MOST_CALLS and dear:
             self._sees_modules, self.stops_at_modules = False, True
-            self.calls_at_the_end = self._n_calls
+            self.calls_at_the_end = n_calls
             self._see_no_modules()
 
     def skip(self, now_ns: int) -> None:
@@ -352,9 +361,10 @@ class Phases:
             self._forget_looks()
         self._look_waited = 0
 
-    def _settle_by_count(self) -> None:
+    def _settle_by_count(self, *, nothing_went_back: bool = False) -> None:
         """Training goes on, and no batch of a loader says what the forward passes were."""
-        evaluated = self._n_evaluated > _MOST_LOOKS and _SMALL * self._look_size >= self._train_size
+        looked = nothing_went_back or self._n_evaluated > _MOST_LOOKS
+        evaluated = looked and _SMALL * self._look_size >= self._train_size
         if evaluated and not self._has_sure_look:
             self.guesses_evaluation = True
         self._settle(evaluated=evaluated)
@@ -363,6 +373,7 @@ class Phases:
     def _forget_looks(self) -> None:
         self._n_looks = self._n_evaluated = self._look_waited = 0
         self._look_size, self._has_sure_look = 0.0, False
+        self._own_looks.clear()
         self._evaluated.clear()
 
     # --- DataLoaders ------------------------------------------------------------------------
@@ -470,14 +481,21 @@ class Phases:
         if not (looks or self._in_step):  # what a loss is called with may be larger
             self._train_size = size
         if self._phase == _AFTER_LOOK and not looks:
-            self._settle_by_count()
+            trains_again = _is_in(self._own_looks, module)
+            if trains_again or not self._own_looks:
+                self._settle_by_count(nothing_went_back=trains_again)
+            else:
+                looks = True  # of what was looked at: a loss
         if looks:
             self._look_waited += self._waited
             self._n_looks += 1
             if not (module.training or self._in_step):
                 # what trains, in evaluation mode and without gradients: that is no teacher
-                sure = not (self._fetched or self._grad_is_on()) and self._has_trained(module)
+                own = not self._fetched and self._has_trained(module)
+                sure = own and not self._grad_is_on()
                 self._has_sure_look |= sure
+                if own and not sure:
+                    _note(self._own_looks, module)
                 self._look_size = max(self._look_size, size or math.inf)
                 self._count_evaluated(module, sure=sure)
         else:  # an evaluation calls its model often, and says nothing of the steps
@@ -575,6 +593,7 @@ class Phases:
         if self._phase in _NO_TRAINING or get_ident() != self._thread_id or self._is_compiling():
             return
         try:
+            self._n_updates[id(optimizer)] += 1
             self._trains(_OPTIMIZER)
         except Exception as error:
             self._failed(error, "the begin of an optimizer's step")

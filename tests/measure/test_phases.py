@@ -194,6 +194,43 @@ def test_two_passes_of_the_trained_model_after_each_step_are_evaluation(
     assert taken(phases) == {"evaluation": 2, "forward": 1, "backward": 2}
 
 
+@pytest.mark.parametrize("loss", ["a function", "a module"])
+def test_a_look_at_the_trained_model_that_keeps_gradients_is_evaluation(
+    loss: str, phases: Phases, clock: Clock
+) -> None:
+    """Graph networks often leave no_grad out: half of their steps was forward."""
+    model = Slow(clock, 1)
+    criterion = nn.MSELoss() if loss == "a module" else nn.functional.mse_loss
+    for _ in range(2):
+        model.train()
+        criterion(model(X), X).backward()
+        phases.take()
+        model.eval()
+        criterion(model(X), X)
+        clock.ms(3)
+    model.train()
+    criterion(model(X), X).backward()
+    assert taken(phases) == {"evaluation": 4, "forward": 1, "backward": 2}
+    assert phases.guesses_evaluation  # its graph may be part of the next loss
+
+
+def test_a_model_that_goes_on_to_train_in_evaluation_mode_is_no_evaluation(
+    phases: Phases, clock: Clock
+) -> None:
+    """Its test has left it in that mode, or an adversarial example is made in it."""
+    model, criterion = Slow(clock, 1), nn.MSELoss()
+    criterion(model(X), X).backward()
+    model.eval()
+    for _ in range(2):
+        phases.take()
+        criterion(model(X), X).backward()
+        assert taken(phases) == {"forward": 1, "backward": 2}
+    model.train()
+    criterion(model(X), X).backward()
+    assert taken(phases) == {"forward": 1, "backward": 2}
+    assert not phases.guesses_evaluation
+
+
 def test_labels_that_a_model_makes_for_its_own_training_are_forward(
     phases: Phases, clock: Clock
 ) -> None:
@@ -568,6 +605,21 @@ def test_a_policy_plays_where_the_step_trains_with_more_than_twice_its_input(
     found = taken(phases)
     assert found.get("evaluation", 0) == (10 if is_evaluation else 0)
     assert found["forward"] == (1 if is_evaluation else 11)
+
+
+def test_a_network_that_trains_twenty_times_in_one_step_keeps_its_forward_passes(
+    phases: Phases, clock: Clock
+) -> None:
+    """A GAN whose generator has its turn: "a step of this code calls 60 modules" was said of 3."""
+    model = Slow(clock, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    phases.take()
+    for _ in range(20):
+        for _ in range(3):
+            model(X).sum().backward()
+        optimizer.step()
+    assert taken(phases) == {"forward": 60, "backward": 120}
+    assert not phases.stops_at_modules
 
 
 def test_it_fails_quietly(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
