@@ -112,6 +112,44 @@ def test_the_call_of_main_says_nothing_where_all_steps_run_below_it() -> None:
     assert slow.share == pytest.approx(2 / 3, abs=0.01)
 
 
+def test_a_slow_step_is_an_ordinary_one_too_whose_lines_are_not_what_is_beyond_it() -> None:
+    """An evaluation of less than 70 % of its step: "15 % of it at loss.backward()" was said."""
+    main, evaluate = _key("main").chain[0], _key("main", "evaluate").chain[0]
+    train = _key("main", "train", "backward").chain[0]
+    leaves = [_key(f"layer_{i}").chain[0] for i in range(4)]
+    backward = _Key(*train, False, "x", None, 0, (train, main))
+    looks = [_Key(*leaf, False, "x", None, 0, (leaf, evaluate, main)) for leaf in leaves]
+    for text, key in zip(("loss.backward()", *"abcd"), (backward, *looks), strict=True):
+        _keys[text] = key
+    steps = [(0.1 * i, 0.1 * (i + 1)) for i in range(20)] + [(2.0, 2.25)]
+    samples = [Sample(0.01 * k, backward) for k in range(210)]
+    samples += [Sample(2.1 + 0.01 * k, looks[k % 4]) for k in range(15)]
+    found = elsewhere(steps, 0.0, 2.25, [100.0] * 6, samples, _lines_of)
+    assert found is not None
+    (slow,) = found.stretches
+    assert (slow.numbers, slow.place) == ((21,), f"cell [1], line {evaluate[1]}")
+    assert slow.share == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_line_named_is_the_one_that_is_most_beyond_an_ordinary_step() -> None:
+    """They have no call in common, and each takes less than the step that they come with."""
+    lengths = [0.1] * 30
+    lengths[20] = 0.35
+    at, steps, samples = 0.0, [], []
+    keys = {text: _keys.setdefault(text, _named(text)) for text in ("train_step()", *"pqrs")}
+    for length in lengths:
+        steps.append((at, at + length))
+        n = round(length / 0.01)
+        texts = ["train_step()"] * 10 + ["p"] * 10 + ["q", "r", "s"] * 5
+        samples += [Sample(at + (k + 0.5) * 0.01, keys[texts[k]]) for k in range(n)]
+        at += length
+    found = elsewhere(steps, 0.0, at, [100.0] * 6, samples, _lines_of)
+    assert found is not None
+    (slow,) = found.stretches
+    assert (slow.numbers, slow.source) == ((21,), "p")
+    assert slow.share == pytest.approx(0.4, abs=0.02)  # 10 of 25: the other ten are the step's
+
+
 def _of(lengths: Sequence[float], texts: dict[int, str], after: float = 0.0) -> Elsewhere:
     """Steps of these lengths in s; 6 after the second are recorded, of 0.1 s."""
     at, steps, samples = 0.0, [], []

@@ -17,7 +17,7 @@ from typing import Any
 
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_s, fmt_share
-from perfkit.trace.record.lines import LineSamples, Sample, common_frame
+from perfkit.trace.record.lines import Line, LineSamples, Sample, common_frame
 
 # A step like the recorded ones takes at most so many times their median, and at most so many
 # times the longest of them.
@@ -204,16 +204,18 @@ def elsewhere(
             numbers=tuple(i + 1 for i in steps),
         )
         seen = inside(spans)
-        around = common_frame(seen, ordinary) if len(seen) >= _LEAST_SAMPLES else None
+        # a slow step is an ordinary one, too: its lines are not what the rest of it went to
+        n_beyond = len(seen) * sum(excess_s) / sum(end - begin for begin, end in spans)
+        around = common_frame(seen, ordinary, n_beyond) if len(seen) >= _LEAST_SAMPLES else None
         if around is not None and not around.is_everywhere:
             return replace(
                 found, place=around.place, source=around.source, share=around.share,
                 below=around.below,
             )  # fmt: skip
-        top = lines_of(seen).by_line()[:1]
-        if not top or top[0].n_samples < _LEAST_SAMPLES or top[0].share < _LEAST_SHARE:
+        top, share = _most_beyond(lines_of(seen), lines_of(ordinary), n_beyond)
+        if top is None or top.n_samples < _LEAST_SAMPLES or share < _LEAST_SHARE:
             return found
-        return replace(found, place=top[0].place, source=top[0].source, share=top[0].share)
+        return replace(found, place=top.place, source=top.source, share=share)
 
     ordinary = inside([(b, e) for b, e in step_ends_s[1:] if e - b <= limit_s][:_MOST_ORDINARY])
     slow = [
@@ -237,6 +239,19 @@ def elsewhere(
         like_ms=like_s * 1e3,
         stretches=tuple(sorted(found, key=lambda s: -s.seconds)),
     )
+
+
+def _most_beyond(
+    seen: LineSamples, ordinary: LineSamples, n_beyond: float
+) -> tuple[Line | None, float]:
+    """The line seen most often beyond what an ordinary piece has of it, and its share of that."""
+    usual = {(x.place, x.text): x.share for x in ordinary.by_line()}
+    n_usual = seen.n_samples - n_beyond if usual else 0.0
+    beyond = [
+        (x.n_samples - n_usual * usual.get((x.place, x.text), 0.0), x) for x in seen.by_line()
+    ]
+    n, top = max(beyond, key=lambda one: one[0], default=(0.0, None))
+    return top, n / (seen.n_samples - n_usual) if n > 0 else 0.0
 
 
 def _by_weight(slow: Sequence[int], excess_s: Sequence[float]) -> list[list[int]]:

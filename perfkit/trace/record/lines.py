@@ -49,6 +49,10 @@ _MOST_BACKGROUND = 36_000
 # A user line that runs so much of the region, through so many lines of a package, is a framework.
 _FRAMEWORK_SHARE = 0.5
 _FRAMEWORK_LINES = 4
+# What samples have in common is a line that so many of them run below.
+_SHARED = 0.7
+# Fewer ordinary samples do not show which lines these run.
+_FEWEST_ORDINARY = 5
 # A line that so many of the ordinary samples run below is no news.
 _USUAL = 0.1
 # One that so many of them run below is around everything.
@@ -418,11 +422,19 @@ class Around:
     is_everywhere: bool = False
 
 
-def common_frame(samples: Sequence[Sample], ordinary: Sequence[Sample] = ()) -> Around | None:
+def common_frame(
+    samples: Sequence[Sample], ordinary: Sequence[Sample] = (), n_beyond: float | None = None
+) -> Around | None:
     """The innermost line below which at least 70 % of the samples ran; None if there is none.
 
     A loop that evaluates runs many lines, none of them for long: what they have in common is the
     call of it. Lines that ordinary samples run as well say nothing, where there are others.
+
+    Args:
+        samples: what has something in common.
+        ordinary: samples of what is not to be named.
+        n_beyond: so many of the samples are beyond an ordinary piece that is among them; a line
+            that ordinary samples do not run is measured against these alone.
     """
     counts: Counter[tuple[CodeType, int]] = Counter()
     depth: dict[tuple[CodeType, int], int] = {}
@@ -438,13 +450,14 @@ def common_frame(samples: Sequence[Sample], ordinary: Sequence[Sample] = ()) -> 
                 callers.setdefault(line, Counter())[user] += 1
             depth[line] = max(depth.get(line, 0), level)
         counts.update(set(sample.key.chain))
-    shared = [line for line, count in counts.items() if count >= 0.7 * len(samples)]
-    if not shared:
+    knows = n_beyond is not None and len(ordinary) >= _FEWEST_ORDINARY
+    n_own = n_beyond if knows and n_beyond is not None else float(len(samples))
+    shared = [line for line, count in counts.items() if count >= _SHARED * len(samples)]
+    most = {line for line, count in counts.items() if count >= _SHARED * n_own}
+    usual = Counter(line for s in ordinary if s.key is not None for line in set(s.key.chain) & most)
+    own = [line for line in most if usual[line] <= _USUAL * len(ordinary)]
+    if not shared and not own:
         return None
-    usual = Counter(
-        line for s in ordinary if s.key is not None for line in set(s.key.chain) & set(shared)
-    )
-    own = [line for line in shared if usual[line] <= _USUAL * len(ordinary)]
     deepest = max(own or shared, key=lambda line: (depth[line], counts[line]))
     outermost = min(own, key=lambda line: depth[line], default=deepest)
     code, number = deepest
@@ -462,7 +475,7 @@ def common_frame(samples: Sequence[Sample], ordinary: Sequence[Sample] = ()) -> 
     return Around(
         place,
         _source(deepest),
-        counts[deepest] / len(samples),
+        min(counts[deepest] / (n_own if own else len(samples)), 1.0),
         # a comprehension has a frame of its own, on the same line
         _source(outermost) if not _on_one_line(outermost, deepest) and ordinary else "",
         is_everywhere=bool(ordinary) and usual[deepest] >= _EVERYWHERE * len(ordinary),
