@@ -80,6 +80,24 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Made:
     return Made(tmp_path)
 
 
+def test_a_worker_is_not_seen_while_the_loop_stands_still_for_perfkit(made: Made):
+    """It was "blocked for 98 % of the time": the profiler's start took longer than the steps."""
+    made.set_main(run_s=1.0, children=(41,))
+    made.set_worker(41, user_s=1.0)
+    made.after(0.0)
+    made.clock_s += 5.0
+    made.looks.skip(5.0)
+    made.set_worker(41, user_s=2.5)
+    made.after(2.0)
+    use = made.looks.result()
+    assert use is not None
+    (worker,) = use.workers
+    assert (worker.seen_s, worker.cpu_s) == (2.0, 1.5)
+    assert use.main is not None
+    assert use.main.seen_s == 2.0
+    assert use.wall_s == 7.0  # of the machine's cores
+
+
 def test_two_looks_at_a_worker_give_what_it_did_between_them(made: Made):
     made.set_main(run_s=1.0, children=(41, 42))
     made.set_worker(41, user_s=1.0, system_s=0.5, io="rchar: 10\nread_bytes: 5\n")

@@ -193,6 +193,25 @@ def test_steps_may_be_said_by_hand() -> None:
     assert len(find_steps(recorder.recording.trace)) == 3
 
 
+def test_what_the_profiler_takes_to_start_is_no_time_of_the_loaders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recorder = Recorder(steps=1, warmup=2, late=True)
+    start = recorder._start_profiler
+
+    def slow_start() -> None:
+        time.sleep(0.2)
+        start()
+
+    monkeypatch.setattr(recorder, "_start_profiler", slow_start)
+    with recorder:
+        for _ in range(2):
+            recorder.step()
+        looks = recorder._looks
+        assert looks is not None
+        assert looks._stood_still_s >= 0.2
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_where_another_optimizer_takes_the_place_of_the_first_its_steps_count(late: bool) -> None:
     """As in forward-forward, where each layer is trained by itself, one after the other."""

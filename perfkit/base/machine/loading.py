@@ -52,7 +52,7 @@ class ProcessReading:
     """A process's counters at one moment; None for what may not be read.
 
     Attributes:
-        at_s: when, by the clock of the looks.
+        at_s: when, by a clock that stands still with the loop.
         cpu_s, system_s: CPU time, and the kernel's part of it.
         waited_s: how long its main thread was ready without a core.
         minor_faults: pages touched for the first time.
@@ -185,7 +185,12 @@ class LoaderLooks:
         self._main: list[ProcessReading] = []
         self._workers: dict[tuple[int, str], list[ProcessReading]] = {}
         self._machine: list[tuple[float, float | None, float | None]] = []
+        self._stood_still_s = 0.0
         self._is_off = not sys.platform.startswith("linux")
+
+    def skip(self, seconds: float) -> None:
+        """So long the loop stood still for perfkit: it asked the workers for nothing."""
+        self._stood_still_s += seconds
 
     def _look(self, *, now: bool = False) -> None:
         """Look, if the last time was long enough ago, or at once."""
@@ -200,8 +205,9 @@ class LoaderLooks:
         passed_s = began_s - self._machine[0][0] if self._machine else 0.0
         self._alone_due_s = began_s + max(_ALONE_S, _ALONE_SHARE * passed_s)
         proc = self._root / "proc"
-        workers = self._read_workers(proc, began_s) if may_have_workers else {}
-        main = _read_thread(proc, self._thread_id, began_s)
+        at_s = began_s - self._stood_still_s
+        workers = self._read_workers(proc, at_s) if may_have_workers else {}
+        main = _read_thread(proc, self._thread_id, at_s)
         if main is None and not workers:
             self._is_off = True  # nothing may be read here
             return

@@ -639,6 +639,8 @@ class Recorder:
         now_s = time.perf_counter()
         began_s, self._last_step_s = self._step_began_s, now_s
         interval_ms = (now_s - began_s) * 1e3
+        if self._looks is not None:
+            self._looks.look()  # before the profiler starts, which takes a while
         self._n_steps += 1
         if len(self._step_times) < _MOST_STEPS:
             self._step_times.append((began_s, now_s))
@@ -656,14 +658,14 @@ class Recorder:
                 self._unprofiled_ms.append(interval_ms)
         elif self._n_steps >= self.warmup and not self._is_full:
             self._activate()
-        if self._looks is not None:
-            self._looks.look()
         if self._on_step is not None:
             self._on_step(began_s, now_s)
         if self._on_rest is not None and self._state == "done":
             self._rest()
         # From here, not from the entry: what we do between two steps belongs to neither.
         self._step_began_s = time.perf_counter()
+        if self._looks is not None:
+            self._looks.skip(self._step_began_s - now_s)
 
     def _activate(self) -> None:
         if self._state == "paused":
@@ -980,7 +982,8 @@ class Recorder:
             )
         elif 0 < self._n_profiled < self.steps:
             doubts.append(
-                f"{self._n_profiled} of {self.steps} steps were recorded: the code ended, "
+                f"{self._n_profiled} of {self.steps} steps "
+                f"{'was' if self._n_profiled == 1 else 'were'} recorded: the code ended, "
                 f"or the {self._max_seconds:g} s to record in were over"
             )
         if said := self._whose_step():
@@ -1051,7 +1054,8 @@ class Recorder:
             profiled_s = self._recorded_s
         else:
             began_s = max(self._began_s, self._profiler_began_s)  # late: not with the region
-            profiled_s = max(min(self._profiler_ended_s - began_s, region_s), 0.0)
+            ended_s = min(self._profiler_ended_s, self._ended_s)
+            profiled_s = max(min(ended_s - began_s, region_s), 0.0)
         last = self._n_steps_until_stop
         first = last - self._n_profiled + 1 if self._n_profiled else 0
         return Coverage(self._n_steps, first, last if first else 0, profiled_s, region_s)
