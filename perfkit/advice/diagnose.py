@@ -8,7 +8,7 @@ from typing import Any
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, interval
-from perfkit.advice.line_kinds import OTHER, kind_of_source
+from perfkit.advice.line_kinds import BACKWARD, OTHER, kind_of_source
 from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
 from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.busy import Busy
@@ -298,7 +298,7 @@ def _outside(elsewhere: Elsewhere | None, *, trains: bool) -> list[Finding]:
             what_to_do=(
                 "# profile that part by itself, or do it less often\n"
                 + kind.what_to_do(trains=trains)
-                if kind is not OTHER
+                if kind not in (OTHER, BACKWARD)
                 else "# profile that part by itself: %%torchprof on a cell of its own, or\n"
                 "with perfkit.profile() as p:\n    ...\nprint(p)"
             ),

@@ -88,6 +88,13 @@ FORWARD = LineKind(
     "# one operation on the whole tensor instead of Python for each element or layer,\n"
     "# and nothing in forward that only needs to be done once (move it to __init__)",
 )
+BACKWARD = LineKind(
+    "backward",
+    "the backward pass, between its operators",
+    "# fewer and larger operators in the forward pass leave fewer here: a whole sequence or batch\n"
+    "# in one call, or the compiler:\n"
+    "model = torch.compile(model)",
+)
 METRICS = LineKind(
     "metrics",
     "metrics",
@@ -143,6 +150,7 @@ _FILE_LIBRARY = re.compile(
     r"zipfile|tarfile|shutil|pathlib)$"
 )
 _NUMPY_CALL = re.compile(r"\bnp\.|\bnumpy\b")
+_BACKWARD_CALL = re.compile(r"\.backward\(|\bautograd\.grad\(")
 _NUMPY_LIBRARY = re.compile(r"^(numpy|scipy|sklearn)$")
 _METRICS = re.compile(
     r"(^|[^a-z])(torch)?metrics?([^a-z]|$)|\baccuracy|\bf1_|confusion|\bauroc\b|roc_auc",
@@ -187,6 +195,7 @@ def kind_of_source(text: str) -> LineKind:
         (_IMAGE_CALL, IMAGES),  # before files: Image.open decodes what it reads
         (_FILE_CALL, SAVING),
         (_NUMPY_CALL, NUMPY),
+        (_BACKWARD_CALL, BACKWARD),
     ):
         if pattern.search(text):
             return kind

@@ -28,7 +28,7 @@ from perfkit.base.machine.loading import LoaderUse, ProcessUse
 from perfkit.base.words import fmt_ms
 from perfkit.measure.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
-from perfkit.trace.record.facts import Facts, OptimizerFacts
+from perfkit.trace.record.facts import Facts, OptimizerFacts, optimizer_facts
 from perfkit.trace.record.lines import NO_LINES
 
 
@@ -308,6 +308,8 @@ def _sampled(sim: Simulated, inside: dict[str, int], outside: dict[str, int]) ->
         ("picture.save(path)", "torch.save"),
         ("ema.update(model)", "moving average|_foreach_lerp_"),
         ("acc = accuracy(y, target)", "metric.update"),
+        ("(loss / 4).backward()", "fewer and larger operators in the forward pass"),
+        ("(g,) = torch.autograd.grad(loss, x)", "fewer and larger operators in the forward pass"),
         ("rows = [f(x) for x in batch]", "what need not be there"),
     ],
 )
@@ -762,6 +764,28 @@ def test_gradients_that_are_dropped_or_zeroed_quickly_are_fine() -> None:
 def test_float64_on_a_cpu() -> None:
     found = _diagnosis(cpu_training(6), facts=_adamw(dtypes=("float64",)))
     assert _finding(found, "float64").gain_at_most == pytest.approx(1.96, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rule"), [("float64", "float64"), ("bfloat16", "emulated-precision")]
+)
+def test_a_single_number_of_another_type_is_not_what_the_model_computes_in(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, rule: str
+) -> None:
+    """A temperature made by numpy beside networks in float32: "parameters are float64"."""
+    monkeypatch.setattr(precision, "cpu_flags", lambda: frozenset({"avx2"}))
+    scalar = torch.zeros(1, dtype=getattr(torch, dtype), requires_grad=True)
+
+    def told(n: int) -> bool:
+        weights = torch.zeros(n, requires_grad=True)
+        made = [optimizer_facts(torch.optim.SGD([x])) for x in (weights, scalar)]
+        one = optimizer_facts(torch.optim.SGD([weights, scalar]))
+        several = rule in _rules(cpu_training(6), facts=Facts(tuple(made), 2, 2))
+        assert several == (rule in _rules(cpu_training(6), facts=Facts((one,), 2, 2)))
+        return several
+
+    assert told(1)
+    assert not told(100)
 
 
 def test_float64_on_a_device_is_told_by_its_kernels() -> None:

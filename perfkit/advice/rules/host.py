@@ -8,7 +8,15 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
-from perfkit.advice.line_kinds import FORWARD, OTHER, SLEEP, WAITING, LineKind, kind_of
+from perfkit.advice.line_kinds import (
+    BACKWARD,
+    FORWARD,
+    OTHER,
+    SLEEP,
+    WAITING,
+    LineKind,
+    kind_of,
+)
 from perfkit.advice.line_kinds import beside_the_model as kind_beside_the_model
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, fmt_us, plural
@@ -105,7 +113,7 @@ def python(case: Case) -> Iterator[Finding]:
     top = lines[0] if lines and lines[0].n_samples >= _LEAST_SAMPLES else None
     kind = OTHER if top is None else kind_of(top, trains=case.trains)
     # a line of numpy or logging that calls torch now and then has short gaps, too
-    does_more = top is not None and kind not in (OTHER, FORWARD) and top.share >= _MOST
+    does_more = top is not None and kind not in (OTHER, FORWARD, BACKWARD) and top.share >= _MOST
     lengths = parts.end - parts.start
     short = np.sort(lengths[lengths < _SHORT_GAP_NS])
     n_calls = len(short) / case.n_steps

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
@@ -11,6 +12,7 @@ from perfkit.base.machine._host import COMPUTES_IN, cpu_flags
 from perfkit.base.words import fmt_share
 from perfkit.trace.ask.kernels import computes_in_float64
 from perfkit.trace.read.columns import Category
+from perfkit.trace.record.facts import OptimizerFacts
 
 _LEAST_SHARE = 0.15
 # Shorter ops are not worth a second thread.
@@ -28,7 +30,7 @@ def float64(case: Case) -> Iterator[Finding]:
         share = case.span(wide).total_ns / 1e3 / case.wall_us
         evidence = f"kernels on float64 run for {fmt_share(share)} of each step"
     else:
-        if not any("float64" in o.dtypes for o in case.facts.optimizers):
+        if not _are_mostly(case.facts.optimizers, "float64"):
             return
         share = case.shares["forward"] + case.shares["backward"] + case.shares["optimizer"]
         evidence = f"parameters are float64; operators take {fmt_share(share)} of each step"
@@ -52,6 +54,14 @@ def float64(case: Case) -> Iterator[Finding]:
     )
 
 
+def _are_mostly(optimizers: Sequence[OptimizerFacts], dtype: str) -> bool:
+    """Whether at least half of the parameters are of this type: a single scalar is no model."""
+    of = Counter[str]()
+    for one in optimizers:
+        of.update(dict(zip(one.dtypes, one.elements or (1,) * len(one.dtypes), strict=True)))
+    return of[dtype] > 0 and 2 * of[dtype] >= of.total()
+
+
 @rule
 def emulated_precision(case: Case) -> Iterator[Finding]:
     """16-bit parameters on a CPU without instructions for them."""
@@ -62,7 +72,7 @@ def emulated_precision(case: Case) -> Iterator[Finding]:
     flags = cpu_flags()
     if not flags:
         return
-    slow = [d for d in narrow if not COMPUTES_IN[d] & flags]
+    slow = [d for d in narrow if _are_mostly(on_cpu, d) and not COMPUTES_IN[d] & flags]
     share = case.shares["forward"] + case.shares["backward"] + case.shares["optimizer"]
     if not slow or share < _LEAST_SHARE:
         return

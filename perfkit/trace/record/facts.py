@@ -19,12 +19,14 @@ class OptimizerFacts:
         n_tensors: parameter tensors.
         dtypes: of the parameters, distinct.
         devices: types of their devices, distinct.
+        elements: of the parameters in each of the dtypes; empty where that is not known.
     """
 
     name: str
     n_tensors: int
     dtypes: tuple[str, ...]
     devices: tuple[str, ...]
+    elements: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,22 @@ def optimizer_facts(optimizer: Any) -> OptimizerFacts:
     """Read an optimizer's settings; any object with ``param_groups`` will do."""
     groups = [g for g in getattr(optimizer, "param_groups", ()) if isinstance(g, Mapping)]
     tensors = [p for g in groups for p in g.get("params", ())]
+    elements: dict[str, int] = {}
+    for p in tensors:
+        dtype = str(p.dtype).removeprefix("torch.")
+        elements[dtype] = elements.get(dtype, 0) + _n_elements(p)
+    dtypes = tuple(sorted(elements))
     return OptimizerFacts(
         name=type(optimizer).__name__,
         n_tensors=len(tensors),
-        dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in tensors})),
+        dtypes=dtypes,
         devices=tuple(sorted({p.device.type for p in tensors})),
+        elements=tuple(elements[dtype] for dtype in dtypes),
     )
+
+
+def _n_elements(parameter: Any) -> int:
+    try:
+        return int(parameter.numel())
+    except (RuntimeError, ValueError):  # one that is to get its shape later
+        return 0
