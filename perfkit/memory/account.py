@@ -90,8 +90,9 @@ class DeviceAccount:
         freed_bytes: held by tensors at the start, and no longer at the end.
         half_batch_peak_bytes: predicted peak with half the batch. At each moment of the region
             inputs, activations and the temporaries of forward and backward are halved, all else
-            (parameters, gradients, buffers, optimizer state and its temporaries, other, and the
-            activations that were there before the region) stays; the highest moment counts.
+            (parameters, gradients and what a backward pass adds to them, buffers, optimizer state
+            and its temporaries, other, and the activations that were there before the region)
+            stays; the highest moment counts.
             None where no inputs were seen, where a batch of half the size would save less than
             5 %, where the categories are not known, or where it hangs on temporaries made before
             the model runs, which may be of one sample.

@@ -312,14 +312,13 @@ class _Holders:
         self._storages: dict[int, Any] = {}
         tensors = {id(tensor): tensor for tensor, _ in seen.tensors}
         self._tensors = [t for key, t in tensors.items() if key in python]
-        from perfkit.memory.storages import storages_of
+        from perfkit.memory.storages import shown_bytes, storages_of
 
         for tensor in tensors.values():
             for storage in storages_of(tensor) or ():
                 key = id(storage)
                 self._storages[key] = storage
-                nbytes = tensor.numel() * tensor.element_size()
-                self._shown[key] = max(self._shown.get(key, 0), nbytes)
+                self._shown[key] = max(self._shown.get(key, 0), shown_bytes(tensor))
         for tensor in self._tensors:
             for storage in storages_of(tensor) or ():
                 self._direct.setdefault(id(storage), []).append(tensor)
@@ -419,23 +418,25 @@ class _Holders:
         yield from self._direct.values()
 
     def views(self) -> tuple[SmallView, ...]:
+        from perfkit.memory.storages import shown_bytes
+
         found: dict[tuple[tuple[int, ...], int, int], list[Tensor]] = {}
         names: dict[int, str] = {}
         names_of_bases: dict[int, str] = {}
         for key, tensors in self._direct.items():
             nbytes = self._storages[key].nbytes()
-            small = [t for t in tensors if t.nbytes <= _VIEW_SHARE * nbytes]
+            small = [t for t in tensors if shown_bytes(t) <= _VIEW_SHARE * nbytes]
             if nbytes < _VIEW_FROM_BYTES or not small:
                 continue
             bases = {id(t._base) for t in small}
-            larger = [t for t in tensors if t.nbytes > _VIEW_SHARE * nbytes]
+            larger = [t for t in tensors if shown_bytes(t) > _VIEW_SHARE * nbytes]
             # torch keeps the object of a base for its views, also if nobody else has it
             if any(id(t) not in bases or self._name(t, names_of_bases) for t in larger):
                 continue
             if not larger and self._shown[key] > _VIEW_SHARE * nbytes:
                 continue  # a graph has all of it
             tensor = max(small, key=lambda t: t.numel())
-            alike = (tuple(tensor.shape), tensor.numel() * tensor.element_size(), nbytes)
+            alike = (tuple(tensor.shape), shown_bytes(tensor), nbytes)
             found.setdefault(alike, []).append(tensor)
         views = [
             SmallView(

@@ -35,7 +35,8 @@ class Block(weakref.ref[Any]):
         phase: where it was made (a number of :mod:`perfkit.memory.tracker`).
         category: a number of :mod:`perfkit.memory.categories`; ``UNDECIDED`` until labelled.
         alive: not yet freed.
-        lasting: of a data set, say, that gives many batches, so it does not grow with the batch.
+        lasting: of a data set, say, that gives many batches, or of a weight's gradient, so it does
+            not grow with the batch.
         ledger: the book that lists it.
         line: the innermost line of user code that it was made in.
         watched: the line of a function that is watched, through which it was made, or None.

@@ -11,6 +11,14 @@ from torch import Tensor, UntypedStorage
 from perfkit.base import torch_compat
 
 
+def shown_bytes(tensor: Tensor) -> int:
+    """The size of a tensor's values; of a sparse one as if it were dense.
+
+    ``.nbytes`` of a sparse tensor raises.
+    """
+    return tensor.numel() * tensor.element_size()
+
+
 def storages_of(tensor: Tensor) -> tuple[UntypedStorage, ...] | None:
     """The storages that hold this tensor's values, or None where nothing can be known.
 

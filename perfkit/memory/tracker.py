@@ -85,7 +85,7 @@ from perfkit.memory.categories import (
 )
 from perfkit.memory.ledger import BEFORE, Block, Ledger, Place
 from perfkit.memory.paths import module_paths
-from perfkit.memory.storages import storages_of
+from perfkit.memory.storages import shown_bytes, storages_of
 from perfkit.memory.survey import Survey, module_tensors, optimizer_tensors, survey, tensors_in
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ _OF_WEIGHTS = 9
 _MAY_BE_INPUT = frozenset({BEFORE, _ARRIVED, _DATA, _NO_GRAD, _OF_WEIGHTS})
 _COMPUTED = frozenset({_MODULE, _RECORDED})
 _FORWARD = _COMPUTED | {_DATA}
+_IN_BACKWARD = frozenset({_BACKWARD, _RECOMPUTED})
 # What has a size of its own, whatever the batch is.
 _WEIGHTS = frozenset({PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS})
 _FIXED = frozenset({_OPTIMIZER, _OF_WEIGHTS})
@@ -153,12 +154,19 @@ PHASES = {
 # Kinds of argument and result types.
 _NO_TENSOR, _PLAIN, _SEQUENCE, _ODD = range(4)
 
-# What an operator can do to storages (torch_compat.makes_storage), or it fills one.
-_NOTHING, _NEW, _RESIZE, _COPY = range(4)
+# What an operator can do to storages (torch_compat.makes_storage), or it fills one, or adds to one.
+_NOTHING, _NEW, _RESIZE, _COPY, _ADD = range(5)
+
+# What a backward pass adds two gradients with where it may change neither of them.
+_SUM = torch.ops.aten.add.Tensor
 
 # Forward blocks that wait for a backward pass, before the freed among them are dropped: a loop
 # without backward must not collect them for ever.
 _PENDING_AT_MOST = 20_000
+
+# Sums of one backward pass that wait for its end, which says what they were for. A recurrent net
+# makes one a step.
+_SUMS_AT_MOST = 20_000
 
 
 class Tracker(_DispatchMode):
@@ -228,10 +236,12 @@ class Tracker(_DispatchMode):
         self._places: dict[tuple[int, int], Place] = {}
         self._codes: dict[int, CodeType] = {}
         self._parameters: dict[int, weakref.ref[Tensor]] = {}
+        self._weights: set[int] = set()  # those of them that no batch goes through
         self._optimizers: dict[int, int] = {}
         self._in_step = False
         self._step_made: list[Block] = []
         self._guessed: list[tuple[int, Block]] = []  # inputs, as it seems, since which step
+        self._sums: list[tuple[Block, Block]] = []  # of a backward pass: a part, what it went into
         self._gradients_known = False
         self._has_looked = False  # around, at the first backward pass
         # Blocks whose storage has died, until the next look. What a weak reference calls must not
@@ -310,7 +320,9 @@ class Tracker(_DispatchMode):
             self._pending.clear()
             self._step_made.clear()
             self._guessed.clear()
+            self._sums.clear()
             self._parameters.clear()
+            self._weights.clear()
 
     def end(self) -> None:
         """End counting and evaluate, leaving the hooks to :meth:`stop`."""
@@ -396,8 +408,9 @@ class Tracker(_DispatchMode):
     def _take_stock(self, seen: Survey) -> None:
         for tensor, category in seen.tensors:
             self._label(tensor, UNDECIDED if category is None else category, before=True)
+        weights = {id(tensor) for tensor, category in seen.tensors if category == PARAMETERS}
         for parameter in seen.parameters:
-            self._know_parameter(parameter)
+            self._know_parameter(parameter, is_weight=id(parameter) in weights)
         self._know_paths(seen.modules)
         self._remember(seen)
 
@@ -444,10 +457,13 @@ class Tracker(_DispatchMode):
             makes = self._makes.get(id(func))
             if makes is None:
                 makes = self._learn(func)
-            if makes == _COPY:
-                makes = _NOTHING
+            if makes >= _COPY:
                 if self._counting:
-                    self._copied(*args[:2])
+                    if makes == _COPY:
+                        self._copied(*args[:2])
+                    elif self._task_id() >= 0:
+                        self._added(*args[:2])
+                makes = _NOTHING
             if makes != _NOTHING and self._counting:
                 self.n_operators += 1
                 live, kinds, dead = self._live, self._kinds, self._dead
@@ -487,6 +503,8 @@ class Tracker(_DispatchMode):
                         self.bury_dead()
                     if id(storage) not in live:
                         self._made(storage, args)
+                        if task >= 0 and func is _SUM:
+                            self._added(result, *args[:2])
                 except NotImplementedError:
                     self._made_any(result, args)
             elif kind != _NO_TENSOR or makes == _RESIZE:
@@ -498,8 +516,11 @@ class Tracker(_DispatchMode):
         return result
 
     def _learn(self, func: Any) -> int:
-        is_copy = func is torch.ops.aten.copy_.default
-        makes = _COPY if is_copy else torch_compat.makes_storage(func)
+        aten = torch.ops.aten
+        fills = {aten.copy_.default: _COPY, aten.add_.Tensor: _ADD}
+        makes = fills.get(func)
+        if makes is None:
+            makes = torch_compat.makes_storage(func)
         self._functions.append(func)
         self._makes[id(func)] = makes
         return makes
@@ -605,10 +626,50 @@ class Tracker(_DispatchMode):
                 block is not None
                 and block.phase in (_DATA, _NO_GRAD)
                 and block.category == UNDECIDED
-                and target.nbytes == block.nbytes
+                and shown_bytes(target) == block.nbytes
                 and self._is_of_weights((source,))
             ):
                 block.phase = _OF_WEIGHTS
+
+    def _added(self, total: Any, *parts: Any) -> None:
+        """In a backward pass: what goes into a weight's gradient has its size, whatever the batch.
+
+        A pass that accumulates makes each gradient anew, and adds it to the one that is there; of
+        a weight that is used several times it adds one for each use.
+        """
+        into = self._block(total)
+        if into is None:
+            return
+        has_own_size = _has_own_size(into)
+        for value in parts:
+            block = self._block(value)
+            if block is None or block is into or block.phase not in _IN_BACKWARD:
+                continue
+            if shown_bytes(value) != block.nbytes:  # a part of something larger
+                continue
+            if has_own_size:
+                block.lasting = True
+            elif into.phase in _IN_BACKWARD:
+                self._sums.append((block, into))
+        if len(self._sums) > _SUMS_AT_MOST:
+            del self._sums[: _SUMS_AT_MOST // 2]
+
+    def _block(self, value: Any) -> Block | None:
+        """The block behind a tensor with a storage of its own."""
+        if self._kinds.get(type(value)) != _PLAIN:
+            return None
+        try:
+            storage = value.untyped_storage()
+        except RuntimeError:  # a sparse or opaque layout
+            return None
+        if self._dead:  # perhaps what had its address
+            self.bury_dead()
+        return self._live.get(id(storage))
+
+    def _settle_sums(self) -> None:
+        """Now that the gradients are known: which sums became one, or went into one."""
+        for part, total in reversed(self._sums):
+            part.lasting |= total.lasting
 
     def _tensors(self, args: Iterable[Any]) -> Iterator[Tensor]:
         for value in args:
@@ -742,13 +803,17 @@ class Tracker(_DispatchMode):
 
     # --- labels -------------------------------------------------------------------------
 
-    def _label(self, tensor: Tensor, category: int, *, before: bool = False) -> None:
+    def _label(
+        self, tensor: Tensor, category: int, *, before: bool = False, lasting: bool = False
+    ) -> None:
         for storage in self._storages(tensor):
             block = self._live.get(id(storage))
             if block is None:
-                self._admit(storage, BEFORE if before else _ARRIVED, category)
+                block = self._admit(storage, BEFORE if before else _ARRIVED, category)
             else:
                 _label(block, category)
+            if lasting and block is not None:
+                block.lasting = True
 
     def _label_all(self, labelled: Iterable[tuple[Tensor, int]], *, before: bool = False) -> None:
         for tensor, category in labelled:
@@ -761,7 +826,7 @@ class Tracker(_DispatchMode):
             block = self._live.get(id(storage))
             if block is None:
                 continue
-            is_part = tensor.nbytes < block.nbytes
+            is_part = shown_bytes(tensor) < block.nbytes
             is_shared = is_part and block.owner != path and block.owner not in _UNOWNED
             block.owner = _SHARED if is_shared else path
 
@@ -804,11 +869,15 @@ class Tracker(_DispatchMode):
                 if category == PARAMETERS:
                     self._path_of_parameter.setdefault(id(tensor), path)
 
-    def _know_parameter(self, parameter: Tensor) -> None:
+    def _know_parameter(self, parameter: Tensor, *, is_weight: bool = True) -> None:
+        """What may have a ``.grad``: a weight, or another leaf, such as an input."""
         known = self._parameters.get(id(parameter))
         if known is None or known() is not parameter:
             self._parameters[id(parameter)] = weakref.ref(parameter)
+            self._weights.discard(id(parameter))  # of one that died
             self._gradients_known = False
+        if is_weight:
+            self._weights.add(id(parameter))
 
     def _know_optimizer(self, optimizer: Optimizer, *, before: bool = False) -> None:
         self._label_all(optimizer_tensors(optimizer), before=before)
@@ -820,13 +889,19 @@ class Tracker(_DispatchMode):
     def _label_gradients(self, *, before: bool = False) -> None:
         for ref in list(self._parameters.values()):
             parameter = ref()
-            # of a tensor that is no leaf, .grad is a warning and never a gradient
-            if parameter is not None and parameter.is_leaf and parameter.grad is not None:
-                self._label(parameter.grad, GRADIENTS, before=before)
-                path = self._path_of_parameter.get(id(parameter))
-                if path is not None:
-                    self._own(parameter.grad, path)
+            if parameter is not None:
+                self._label_gradient(parameter, before=before)
         self._gradients_known = True
+
+    def _label_gradient(self, parameter: Tensor, *, before: bool = False) -> None:
+        # of a tensor that is no leaf, .grad is a warning and never a gradient
+        if not parameter.is_leaf or parameter.grad is None:
+            return
+        lasting = id(parameter) in self._weights
+        self._label(parameter.grad, GRADIENTS, before=before, lasting=lasting)
+        path = self._path_of_parameter.get(id(parameter))
+        if path is not None:
+            self._own(parameter.grad, path)
 
     # --- forward, backward, optimizer ---------------------------------------------------
 
@@ -886,7 +961,7 @@ class Tracker(_DispatchMode):
                 elif block.phase in _MAY_BE_INPUT:
                     _label(block, INPUTS)
                     # half of it or less: not a batch with a little cut off
-                    block.lasting |= 2 * value.nbytes <= block.nbytes
+                    block.lasting |= 2 * shown_bytes(value) <= block.nbytes
         elif depth and isinstance(value, dict):
             for item in value.values():
                 self._label_inputs(item, depth - 1)
@@ -898,6 +973,7 @@ class Tracker(_DispatchMode):
         """A backward pass has begun, or ended, since the last operator."""
         self._task = task
         if task < 0:
+            self._sums.clear()  # of passes that have ended, one way or another
             return
         if not self._has_looked:
             self._look_around()
@@ -916,6 +992,7 @@ class Tracker(_DispatchMode):
     def _after_backward(self) -> None:
         if self._counting:
             self._label_gradients()
+            self._settle_sums()
 
     def _find_lasting(self) -> None:
         """A data set, a mask or what is kept from step to step: no part of a single batch."""
@@ -944,6 +1021,10 @@ class Tracker(_DispatchMode):
             self._know_optimizer(optimizer)
         if not self._gradients_known:
             self._label_gradients()
+        elif self._task_id() >= 0:  # one for each weight, which steps as its gradient comes
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    self._label_gradient(parameter)
         self._in_step = True
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -968,6 +1049,13 @@ class Tracker(_DispatchMode):
 def _label(block: Block, category: int) -> None:
     if category < block.category:
         block.category = category
+
+
+def _has_own_size(block: Block) -> bool:
+    """Whether this is of a weight, or was there before without being a part of the batch."""
+    if block.category == UNDECIDED:
+        return block.phase in {BEFORE, _OF_WEIGHTS} or block.lasting
+    return block.category in _WEIGHTS and (block.category != GRADIENTS or block.lasting)
 
 
 def _drop(entries: Any, entry: object) -> None:

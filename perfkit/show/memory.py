@@ -38,9 +38,9 @@ _USED, _CACHED = "held by tensors", "reserved, not in use"
 
 _HALF_BATCH = (
     "Half the batch is predicted: inputs, activations and the temporaries of forward and backward "
-    "halved at every moment of the region, all else as it was (parameters, buffers, gradients, "
-    "optimizer state and what its step makes, other, activations from before); the highest moment "
-    "of that is the figure."
+    "halved at every moment of the region, all else as it was (parameters, buffers, gradients and "
+    "what is added to them, optimizer state and what its step makes, other, activations from "
+    "before); the highest moment of that is the figure."
 )
 
 

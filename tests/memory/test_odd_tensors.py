@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import perfkit
 from perfkit.memory.account import Accountant, account
 
 KIB = 1024
@@ -76,6 +77,28 @@ def test_sparse_gradients_are_gradients() -> None:
     values = 3 * 16 * 4
     assert gained >= values
     table.weight.grad = None
+
+
+def test_sparse_tensors_end_neither_an_account_nor_a_search_for_leaks() -> None:
+    """What they are asked for must not be ``.nbytes``, which raises."""
+    kept = torch.eye(64).to_sparse()
+    target = torch.eye(64).to_sparse()
+    table = nn.Embedding(100, 16, sparse=True)
+    ids = torch.tensor([3, 5, 3])
+
+    class Doubles(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x * 2
+
+    def step() -> None:
+        Doubles()(kept)
+        target.copy_(kept)
+        table(ids).sum().backward()
+
+    for _ in range(2):  # the second begins with a sparse gradient
+        assert not [one for one in account(step).warnings if "failed" in one]
+    assert perfkit.find_leaks(step, steps=8).views == ()
+    assert kept.is_sparse
 
 
 def test_meta_and_fake_tensors_hold_no_memory() -> None:

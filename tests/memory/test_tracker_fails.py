@@ -50,6 +50,7 @@ def _training() -> tuple[Callable[[], None], list[float]]:
         "_before_step",
         "_after_step",
         "_after_backward",
+        "_settle_sums",
         "_take_leave",
     ],
 )
