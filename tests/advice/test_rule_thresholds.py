@@ -948,6 +948,7 @@ def test_workers_are_as_many_as_cores_only_where_these_are_known(
 ) -> None:
     known = {"facts": changed(n_cores=n_cores)}
     told = finding((asking(3_500), known), "dataloader-slow-workers").what_to_do
+    assert "measure num_workers=0, too" in told  # a hand-over may cost more than the loading
     assert f"num_workers={n}," in told
     assert f")  # {said}" in told
 

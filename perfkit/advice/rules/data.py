@@ -121,7 +121,8 @@ def dataloader(case: Case) -> Iterator[Finding]:
         what_to_do=(
             "loader = DataLoader(\n"
             f"    dataset, ..., num_workers={workers}, prefetch_factor=4, persistent_workers=True\n"
-            f")  # {_how_many(workers, cores)}; then make __getitem__ cheaper"
+            f")  # {_how_many(workers, cores)}; then make __getitem__ cheaper\n"
+            "# small samples that are in memory already: measure num_workers=0, too"
         ),
         gain_at_most=gain,
         formula=formula,
