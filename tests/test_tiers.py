@@ -169,11 +169,17 @@ def test_who_runs_no_notebook_does_not_wait_for_nbval() -> None:
 
 # In a lesson's kernel: what needs an environment of its own is a program of its own.
 SERVERS = """
+import time
 import psutil
 from perfkit.experiment.process._process import Server
 forked, program = Server(), Server({"MALLOC_ARENA_MAX": "1"})
 try:
-    lines = [psutil.Process(one.pid).cmdline()[-1] for one in (forked, program)]
+    lines = []
+    for one in (forked, program):
+        process = psutil.Process(one.pid)
+        while not process.cmdline():  # it is between its fork and its program
+            time.sleep(0.01)
+        lines.append(process.cmdline()[-1])
     assert [line.endswith("forked_kernels.py") for line in lines] == [True, False], lines
     assert psutil.Process(forked.pid).ppid() == os.getpid()
     assert forked.wait_ready(60), forked.last_words()
