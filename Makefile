@@ -92,9 +92,9 @@ test-parallel: install  # in which order: tests/tiers.py
 	$(BESIDE) $(PYTEST) $(if $(AGAIN),$(FAILED),$(WORKERS)) -o cache_dir=.pytest_cache/parallel \
 		-m 'not ($(ALONE))' --ignore=tests/browser notebooks tests $(CELLS)
 
-test-browser: install chromium  # two: most of the time they wait for a page or a kernel
-	$(BESIDE) $(PYTEST) $(NO_CELLS) $(if $(AGAIN),$(FAILED),--numprocesses=2) -o cache_dir=.pytest_cache/browser \
-		-m browser tests/browser
+test-browser: install chromium  # two: most of the time they wait for a page or a kernel; the longest first
+	$(BESIDE) $(PYTEST) $(NO_CELLS) $(if $(AGAIN),$(FAILED),--numprocesses=2 --no-loadscope-reorder) \
+		-o cache_dir=.pytest_cache/browser -m browser tests/browser
 
 test-serial: install
 	$(PYTEST) $(NO_CELLS) $(if $(AGAIN),$(FAILED)) -o cache_dir=.pytest_cache/serial -m serial $(SERIAL_IN)

@@ -73,21 +73,26 @@ class Kernel:
 
 
 class Prepared:
-    """The process from which kernels are forked; started with the first."""
+    """The process from which kernels are forked; started with the first, or before."""
 
     def __init__(self) -> None:
         self._program: subprocess.Popen[str] | None = None
 
-    def kernel(
-        self, cmd: list[str], *, env: dict[str, str], cwd: str | None = None, **_: Any
-    ) -> Kernel:
-        """In place of :func:`jupyter_client.launcher.launch_kernel`."""
+    def start(self) -> subprocess.Popen[str]:
+        """Start the process if there is none. It takes seconds, for which a kernel would wait."""
         if self._program is None:
             self._program = subprocess.Popen(
                 [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 text=True, start_new_session=True,
             )  # fmt: skip
-        asked, told = self._program.stdin, self._program.stdout
+        return self._program
+
+    def kernel(
+        self, cmd: list[str], *, env: dict[str, str], cwd: str | None = None, **_: Any
+    ) -> Kernel:
+        """In place of :func:`jupyter_client.launcher.launch_kernel`."""
+        program = self.start()
+        asked, told = program.stdin, program.stdout
         assert asked is not None
         assert told is not None
         arguments = cmd[cmd.index("ipykernel_launcher") + 1 :]

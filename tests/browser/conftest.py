@@ -3,8 +3,9 @@
 Fixtures: ``jupyter`` (one server for all tests, isolated from the user's own configuration) and
 ``open_notebook(notebook)``, which takes a path or a list of code cells and gives a
 :class:`NotebookPage`. Pages and, but for tests that ask for a fresh one, the kernel serve one test
-after the other: to load JupyterLab and torch takes longer than most tests. There must be no request
-beyond loopback.
+after the other: to load JupyterLab and torch takes longer than most tests. Kernels are forked with
+torch loaded (:mod:`tests.browser.forking_server`), but for tests of what a kernel starts and ends
+with: those ask for a program. There must be no request beyond loopback.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
+from tests.browser import forking_server
+
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 
@@ -47,6 +50,7 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
 ]
 CLOSE_ALL = "() => [...jupyterapp.shell.widgets('main')].forEach(one => one.dispose())"
+FORKED, PROGRAM = "python3", "program"  # kernels
 UNUSED = "no-notebook.ipynb"  # whose session holds the kernel for the next one
 # Run between two notebooks. The process that a Lab prepares stays for the next Lab: it has torch.
 EMPTY = """
@@ -107,7 +111,7 @@ class Jupyter:
     def lend_kernel(self, name: str) -> None:
         """Give a notebook the kernel that notebooks use one after the other."""
         if (warm := self.session(UNUSED)) is None:
-            made = {"path": name, "name": name, "type": "notebook", "kernel": {"name": "python3"}}
+            made = {"path": name, "name": name, "type": "notebook", "kernel": {"name": FORKED}}
             self.api("sessions", "POST", made)
         else:
             self.api(f"sessions/{warm['id']}", "PATCH", {"path": name, "name": name})
@@ -121,7 +125,7 @@ class Jupyter:
         else:
             self.api(f"sessions/{found['id']}", "DELETE")
 
-    def add(self, notebook: Path | Sequence[str], name: str) -> str:
+    def add(self, notebook: Path | Sequence[str], name: str, kernel: str) -> str:
         """Put a notebook (a path, or code cells) into the server's folder; return its name."""
         if isinstance(notebook, Path):
             document = nbformat.read(notebook, as_version=4)
@@ -129,7 +133,7 @@ class Jupyter:
             cells = [nbformat.v4.new_code_cell(source) for source in notebook]
             document = nbformat.v4.new_notebook(cells=cells)
         # without a kernel's name JupyterLab asks for one
-        document.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
+        document.metadata["kernelspec"] = {"name": kernel, "display_name": "Python 3"}
         nbformat.write(document, self.root / f"{name}.ipynb")
         return f"{name}.ipynb"
 
@@ -147,6 +151,15 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    program = home / "jupyter_data_dir" / "kernels" / PROGRAM
+    program.mkdir(parents=True)
+    spec = {
+        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "env": {forking_server.OWN_PROGRAM: "yes"},
+        "display_name": "A program",
+        "language": "python",
+    }
+    (program / "kernel.json").write_text(json.dumps(spec))
     token = secrets.token_hex(16)
     env = os.environ | {
         name: str(home / name.lower())
@@ -156,9 +169,10 @@ def jupyter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jupyter]:
     env |= {"JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces")}
     log = home / "server.log"
     command = [
-        *(sys.executable, "-m", "jupyterlab", "--no-browser", "--ip=127.0.0.1", "--allow-root"),
-        *(f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}"),
-        *(f"--ServerApp.root_dir={root}", "--LabApp.expose_app_in_browser=True"),
+        *(sys.executable, forking_server.__file__, "--no-browser", "--allow-root"),
+        *("--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0"),
+        *(f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={root}"),
+        "--LabApp.expose_app_in_browser=True",
     ]
     with log.open("w") as out:
         server = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.STDOUT)
@@ -361,12 +375,25 @@ class NotebookPage:
             self.page.wait_for_timeout(200)
         self.page.keyboard.press(key)
 
+    def click(self, selector: str, tries: int = 20) -> None:
+        """Click until it is heard: what moves between press and release takes a click away."""
+        target = self.page.locator(selector)
+        target.evaluate(
+            "e => { window.wasClicked = false;"
+            " e.addEventListener('click', () => { window.wasClicked = true; }, { once: true }); }"
+        )
+        target.click()
+        while not self.page.evaluate("() => window.wasClicked"):
+            tries -= 1
+            assert tries, f"{selector} hears no click"
+            target.click()
+
     def download(self, selector: str, tries: int = 4) -> Path:
-        """What a button saves. On a busy machine a page that still moves takes a click away."""
+        """What a button saves."""
         for left in range(tries)[::-1]:
             try:
                 with self.page.expect_download(timeout=20_000) as download:
-                    self.page.click(selector)
+                    self.click(selector)
                 return Path(download.value.path())
             except PlaywrightTimeout:
                 if not left:
@@ -382,13 +409,24 @@ class Opener:
         self._opened: list[NotebookPage] = []
 
     def __call__(
-        self, notebook: Path | Sequence[str], name: str, *, fresh: bool = False
+        self,
+        notebook: Path | Sequence[str],
+        name: str,
+        *,
+        fresh: bool = False,
+        program: bool = False,
     ) -> NotebookPage:
-        """Open it. A kernel that is not ``fresh`` has served other notebooks and is empty again."""
+        """Open it.
+
+        A kernel that is not ``fresh`` has served other notebooks and is empty again. A ``program``
+        is fresh and starts as a reader's does.
+        """
+        fresh = fresh or program
         is_free = bool(self._free)
         page = self._free.pop() if is_free else self._browser.new_page(viewport=VIEWPORT)
         page.set_default_timeout(60_000)
-        here = NotebookPage(page, self._jupyter, self._jupyter.add(notebook, name), fresh)
+        added = self._jupyter.add(notebook, name, PROGRAM if program else FORKED)
+        here = NotebookPage(page, self._jupyter, added, fresh)
         if not fresh:
             self._jupyter.lend_kernel(here.name)
         here.listen()

@@ -85,6 +85,7 @@ def _status(book: Any, box: str) -> str:
     return str(book.page.locator(box).first.locator("[role=status]").inner_text())
 
 
+@pytest.mark.slow
 def test_a_guess_is_locked_by_keyboard_and_stays_after_a_reload(kit: Any, tmp_path: Path) -> None:
     page = kit.page
     box = page.locator(BOX).first

@@ -60,6 +60,7 @@ print(json.dumps([os.getpid(), *below]))
 """
 
 
+@pytest.mark.slow
 def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     book = open_notebook([DATA, LAB.replace("seconds=4", "seconds=2")], "lab")
     page = book.page
@@ -211,6 +212,7 @@ def test_live_plot_of_a_busy_cell(open_notebook: Callable, jupyter: Any) -> None
     book.wait_data(".pk-live", "d.points === '300' && d.state === 'done'")
 
 
+@pytest.mark.slow
 def test_pin_and_confirm_by_keyboard(open_notebook: Callable) -> None:
     quick = "from perfkit.widgets import _lab_confirm; _lab_confirm._SHORTEST_S = 8.0"
     book = open_notebook([DATA, quick, LAB.replace("seconds=4", "seconds=1")], "pin")
@@ -265,13 +267,15 @@ def _all_end(pids: list[int]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["restart", "restart-elsewhere", "kill"])
 def test_a_lab_without_its_kernel_says_so_and_leaves_no_process(
     open_notebook: Callable, how: str
 ) -> None:
     long = LAB.replace("seconds=4", "seconds=60")
     cells = [DATA, long, "lab.start(num_workers=2)", PROCESSES]
-    book = open_notebook(cells, f"gone-{how}", fresh=True)
+    # killed, it has no time for an end of its own: that one and its Lab's server are programs
+    book = open_notebook(cells, f"gone-{how}", fresh=True, program=how == "kill")
     page = book.page
     book.run_all()
     book.wait_data(".pk-lab", "d.state === 'running' && +d.points > 0")
@@ -371,6 +375,7 @@ def test_the_cell_run_again_while_a_run_hangs(open_notebook: Callable) -> None:
     assert page.locator(".pk-warning:visible").count() == 0
 
 
+@pytest.mark.slow
 def test_a_reopened_notebook_shows_the_last_run(open_notebook: Callable, jupyter: Any) -> None:
     book = open_notebook([DATA, LAB.replace("seconds=4", "seconds=1")], "reopened", fresh=True)
     page = book.page

@@ -17,13 +17,14 @@ BUDGET_SCALE = "0.2"  # runs of a second: with fewer steps there is no ratio to 
 PROFILE = ".jp-OutputArea-output .pk-report:has-text('Data-bound')"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # a slow machine may take some minutes for the lesson itself
 def test_lesson_00(open_notebook: Callable, tmp_path: Path) -> None:
     lesson = nbformat.read(LESSON, as_version=4)
     small = f"import os; os.environ['PERFKIT_BUDGET_SCALE'] = {BUDGET_SCALE!r}"
     lesson.cells.insert(0, nbformat.v4.new_code_cell(small))
     nbformat.write(lesson, tmp_path / "00.ipynb")
-    book = open_notebook(tmp_path / "00.ipynb", "00-start-here", fresh=True)
+    book = open_notebook(tmp_path / "00.ipynb", "00-start-here", program=True)
     page = book.page
     page.set_viewport_size({"width": 1200, "height": 1700})
     # the lesson's own cells take about a minute; the runs of lab.run() are among them
