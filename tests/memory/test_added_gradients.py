@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from wrapper_tensors import Pair
 
 from perfkit.memory import tracker as tracker_module
 from perfkit.memory.account import MemoryAccount, account
@@ -239,36 +239,6 @@ def test_sums_of_activations_gradients_do_shrink() -> None:
 # --- whatever the tensors are, the step is not disturbed, and counting goes on -------------------
 
 
-class _Pair(Tensor):
-    """A wrapper subclass: two inner tensors behind one outer without memory."""
-
-    a: Tensor
-    b: Tensor
-
-    @staticmethod
-    def __new__(cls, a: Tensor, b: Tensor, requires_grad: bool = False) -> _Pair:
-        pair: _Pair = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, a.shape, dtype=a.dtype, device=a.device, requires_grad=requires_grad
-        )
-        pair.a, pair.b = a, b
-        return pair
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["a", "b"], None
-
-    @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        def half(value: Any, name: str) -> Any:
-            return getattr(value, name) if isinstance(value, _Pair) else value
-
-        results = [func(*[half(v, name) for v in args], **(kwargs or {})) for name in ("a", "b")]
-        if isinstance(results[0], Tensor):
-            return args[0] if results[0] is getattr(args[0], "a", None) else _Pair(*results)
-        return results[0]
-
-
 def _sparse() -> Step:
     table = nn.Embedding(100, 16, sparse=True)
     ids = torch.tensor([3, 5, 3])
@@ -288,8 +258,8 @@ def _sparse_twice() -> Step:
 
 
 def _wrapped() -> Step:
-    weight = _Pair(torch.ones(64), torch.ones(64), requires_grad=True)
-    return lambda: (weight * 2 + weight.sin()).backward(_Pair(torch.ones(64), torch.ones(64)))
+    weight = Pair(torch.ones(64), torch.ones(64), requires_grad=True)
+    return lambda: (weight * 2 + weight.sin()).backward(Pair(torch.ones(64), torch.ones(64)))
 
 
 def _nested() -> Step:

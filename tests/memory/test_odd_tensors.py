@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+from wrapper_tensors import Pair
 
 import perfkit
 from perfkit.memory.account import Accountant, account
@@ -129,37 +130,9 @@ def test_opaque_layouts_are_reported_as_not_counted() -> None:
     assert any("MKL-DNN" in warning for warning in result.warnings)
 
 
-class _Pair(Tensor):
-    """A wrapper subclass: two inner tensors behind one outer without memory."""
-
-    a: Tensor
-    b: Tensor
-
-    @staticmethod
-    def __new__(cls, a: Tensor, b: Tensor) -> _Pair:
-        pair: _Pair = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, a.shape, dtype=a.dtype, device=a.device
-        )
-        pair.a, pair.b = a, b
-        return pair
-
-    def __tensor_flatten__(self) -> tuple[list[str], None]:
-        return ["a", "b"], None
-
-    @classmethod
-    def __torch_dispatch__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        def half(value: Any, name: str) -> Any:
-            return getattr(value, name) if isinstance(value, _Pair) else value
-
-        results = [func(*[half(v, name) for v in args], **(kwargs or {})) for name in ("a", "b")]
-        return _Pair(*results)
-
-
 def test_wrapper_subclasses_count_their_inner_tensors() -> None:
     kept: list[Any] = []
-    pair = _Pair(torch.zeros(256), torch.zeros(256))
+    pair = Pair(torch.zeros(256), torch.zeros(256))
     result = account(lambda: kept.append(torch.add(pair, 1)))
     assert result.left_behind_bytes == 2 * KIB
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -134,13 +135,16 @@ def _wait(sim: Simulated, at: float, number: int, on: int, stream: int, record: 
     sim.events.append({**event, "ts": at, "dur": 1, "args": args})
 
 
-def _two_streams(*, wait_for: int | None) -> Simulated:
-    """Two kernels on streams 20 and 21 end at 400 and 398; then one on stream 7."""
+def _three_kernels(
+    kernels: Sequence[tuple[str, float, float, int]], *, wait_for: int | None
+) -> Simulated:
+    """Kernels (name, start, duration, stream), launched 20 µs apart.
+
+    After the second launch stream 7 waits for ``wait_for``.
+    """
     sim = Simulated()
     sim.step(0, 0, 1_000)
-    for number, (name, start, dur, stream) in enumerate(
-        [("first", 100, 300, 20), ("second", 100, 298, 21), ("last", 402, 94, 7)]
-    ):
+    for number, (name, start, dur, stream) in enumerate(kernels):
         at = 20.0 * number
         external = sim.host("aten::mm", at, 8)
         correlation = 100 * (number + 1)
@@ -152,6 +156,12 @@ def _two_streams(*, wait_for: int | None) -> Simulated:
             _wait(sim, at + 10, 290, 7, wait_for, 280)
     sim.item(70, 430)
     return sim
+
+
+def _two_streams(*, wait_for: int | None) -> Simulated:
+    """Two kernels on streams 20 and 21 end at 400 and 398; then one on stream 7."""
+    kernels = [("first", 100, 300, 20), ("second", 100, 298, 21), ("last", 402, 94, 7)]
+    return _three_kernels(kernels, wait_for=wait_for)
 
 
 def test_a_recorded_event_wait_says_what_was_waited_for() -> None:
@@ -181,21 +191,8 @@ def test_a_stream_waits_for_what_was_launched_before_the_event_was_recorded() ->
 
 def test_a_stream_waits_from_when_its_own_work_is_done() -> None:
     """Also where what it waits for ends in the nanosecond in which it goes on."""
-    sim = Simulated()
-    sim.step(0, 0, 1_000)
-    for number, (name, start, dur, stream) in enumerate(
-        [("own", 100, 50, 7), ("other", 100, 300, 21), ("last", 400, 90, 7)]
-    ):
-        at = 20.0 * number
-        external = sim.host("aten::mm", at, 8)
-        correlation = 100 * (number + 1)
-        sim.device(name, start, dur, correlation)
-        sim.events[-1]["tid"] = sim.events[-1]["args"]["stream"] = stream
-        sim.call("cudaLaunchKernel", at + 1, 5, external)
-        sim.events[-1]["args"]["correlation"] = correlation
-        if name == "other":
-            _wait(sim, at + 10, 290, 7, 21, 280)
-    sim.item(70, 430)
+    kernels = [("own", 100, 50, 7), ("other", 100, 300, 21), ("last", 400, 90, 7)]
+    sim = _three_kernels(kernels, wait_for=21)
     assert _path(sim).event_waits == {"stream 7 for stream 21": 400 - 150}
 
 
