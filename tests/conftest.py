@@ -143,9 +143,12 @@ def programs_are_forked(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def nothing_leaks() -> Iterator[None]:
     """No profiler, hook, mode, listener or thread of perfkit outlives the test that started it."""
-    threads_before = _threads()
+    threads_before, collects = _threads(), gc.isenabled()
     yield
     left = {name: n for name, n in _torch_state().items() if n}
+    if collects and not gc.isenabled():
+        gc.enable()
+        left["garbage collector off"] = 1
     if _listeners():
         gc.collect()  # an iterator that nobody reads to its end stops with its last reference
         left |= _listeners()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from torch.optim import optimizer
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from perfkit.base import torch_compat
 
@@ -12,6 +13,18 @@ from perfkit.base import torch_compat
 def n_optimizer_step_hooks() -> int:
     """Number of registered global optimizer-step hooks."""
     return len(optimizer._global_optimizer_pre_hooks) + len(optimizer._global_optimizer_post_hooks)
+
+
+def assert_events_are_recorded_once() -> None:
+    """Raise AssertionError if a profiler has left its callback: each event then comes twice.
+
+    Nothing else shows it: such a profiler does not count as enabled.
+    """
+    with profile(activities=[ProfilerActivity.CPU]) as profiler, record_function("one"):
+        pass
+    n = sum(event.name == "one" for event in profiler.events() or ())
+    if n != 1:
+        raise AssertionError(f"each event is recorded {n} times: a profiler has left its callback")
 
 
 def assert_nothing_runs() -> None:

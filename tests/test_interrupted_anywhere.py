@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import perfkit
 from perfkit.synclint.watch import Watch
+from tests.left_running import assert_events_are_recorded_once
 
 pytestmark = [
     pytest.mark.slow,
@@ -125,6 +126,7 @@ def _left() -> dict[str, int]:
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "function modes": torch._C._len_torch_function_stack(),
         "listeners of the collector": sum("perfkit" in repr(c) for c in gc.callbacks),
+        "collector off": int(not gc.isenabled()),
         "a watch": int(Watch._active is not None),
         "patches": sum(
             _is_ours(function)
@@ -166,4 +168,5 @@ def test_ctrl_c_at_any_line_leaves_nothing(name: str) -> None:
                 interrupted = True
         assert interrupted or not lines.came, place  # it is never swallowed
         assert not _left(), place
+        assert_events_are_recorded_once()
     run()  # and the next one works

@@ -40,6 +40,7 @@ from perfkit.synclint import reality
 from perfkit.synclint.watch import Watch
 from perfkit.trace import Recorder
 from perfkit.widgets.watch import _Line, _Plot
+from tests.left_running import assert_events_are_recorded_once
 
 ROOT = str(Path(perfkit.__file__).parent)
 EVERY = bool(os.environ.get("PERFKIT_TEST_LONG"))
@@ -201,6 +202,7 @@ GUARDS |= {
     ("/measure/phases.py", "Phases._forward_ended"),
     ("/measure/loader_wait.py", "LoaderWait._begins"),
     ("/measure/loader_wait.py", "LoaderWait._ended"),
+    ("/base/collector.py", "_back_on"),
     ("/synclint/connections.py", "Connections.node.<locals>.forget"),
     ("/synclint/watch.py", "Watch.__enter__"),
     ("/synclint/watch.py", "Watch._start.<locals>.<lambda>"),
@@ -350,6 +352,7 @@ def test_whatever_fails_in_the_step_the_step_gives_the_same_values(
             )
             n_failed += 1
         assert not unraised, target
+        assert_events_are_recorded_once()
     assert n_failed >= LEAST[name]
 
 

@@ -80,18 +80,23 @@ class Instrument:
         return self.failure is None
 
     def hook(
-        self, function: Callable[_P, _T], *, instead: _T | None = None
+        self,
+        function: Callable[_P, _T],
+        *,
+        instead: _T | None = None,
+        even_off: bool = False,
     ) -> Callable[_P, _T | None]:
         """Wrap ``function`` so that it cannot raise, and is not called once the instrument is off.
 
         Args:
             function: the hook, callback or thread body.
             instead: what to return if it fails or is off.
+            even_off: it takes something back, and is called after a failure, too.
         """
 
         @functools.wraps(function)
         def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _T | None:
-            if self.failure is not None:
+            if self.failure is not None and not even_off:
                 return instead
             try:
                 return function(*args, **kwargs)

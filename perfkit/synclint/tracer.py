@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple, Self
 
 from perfkit.base import torch_compat
+from perfkit.base.backward_passes import BackwardPasses
 from perfkit.base.device import profiler_names
 from perfkit.base.errors import ProfilerBusyError, TraceError
 from perfkit.base.instrument import Instrument
@@ -65,9 +66,10 @@ class Tracer:
         self.warnings: list[str] = []
         self.pause: Callable[[], AbstractContextManager[None]] = nullcontext
         self._profile: Any = None
-        self._running = False
+        self._running = self._profiler_is_on = False
         self._thread_id = 0
         self._unwatch: Callable[[], None] | None = None
+        self._passes: BackwardPasses | None = None
         self._numbers: dict[tuple[Site | None, Site | None], int] = {}
         self._count = itertools.count()
         self._n_operators = 0
@@ -96,8 +98,10 @@ class Tracer:
                 f"not traced, these waits are those that torch itself reported: {error}"
             )
             return
-        self._profile, self._running = profile, True
+        self._profile = profile
+        self._running = self._profiler_is_on = True
         self._thread_id = threading.get_ident()
+        self._passes = BackwardPasses(self.instrument)
         guarded = self.instrument.hook(self._other_profiler_starts)
         self._unwatch = torch_compat.watch_profiler_starts(guarded)
         self.complete = True
@@ -107,8 +111,12 @@ class Tracer:
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
             unwatch()
+        passes, self._passes = self._passes, None
+        if passes is not None:
+            passes.close()
         with self.instrument.guard("ending"):
             self._stop()
+        self._stop_profiler()
 
     def _switch_off(self) -> None:
         assert self.instrument.failure is not None
@@ -200,5 +208,13 @@ class Tracer:
             with torch_compat.profiler_label(_END):
                 pass
         finally:  # whatever fails: a profiler left running would refuse the next one
-            with quiet_profiler():
+            if self._passes is None:
+                self._stop_profiler()
+            else:
+                self._passes.after(self._stop_profiler)
+
+    def _stop_profiler(self) -> None:
+        is_on, self._profiler_is_on = self._profiler_is_on, False
+        if is_on:
+            with self.instrument.guard("ending"), quiet_profiler():
                 self._profile.stop()

@@ -20,6 +20,7 @@ from perfkit.synclint.reality import SyncCheck, check_syncs, lint
 from perfkit.synclint.script import run_script
 from perfkit.synclint.tracer import Tracer
 from perfkit.synclint.watch import Watch
+from tests.left_running import assert_events_are_recorded_once
 
 _TO_HOST = "Memcpy DtoH (Device -> Pageable)"
 _TO_DEVICE = "Memcpy HtoD (Pageable -> Device)"
@@ -321,6 +322,27 @@ def test_a_long_run_is_traced_as_far_as_there_is_room(
     assert "only the first 10 operators" in check.warnings[0]
     assert _codes(check.agreed) == ["y.item()", "y.item(), gpu.wait()"]
     assert not torch_compat.profiler_is_on()
+
+
+def test_where_the_room_ends_within_a_backward_pass_the_trace_ends_after_it(
+    gpu: Any, net: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch refused every later profiler when one had ended within a pass."""
+    monkeypatch.setattr(tracer, "_MOST_OPERATORS", 10)
+
+    def many(gradient: Tensor) -> None:
+        for _ in range(20):
+            gradient = gradient * 1.0
+
+    def step() -> None:
+        y = net(torch.randn(4, 3)).sum()
+        y.register_hook(many)
+        y.backward()
+
+    check = _check(lint(step))
+    assert "only the first 10 operators" in check.warnings[0]
+    assert not torch_compat.profiler_is_on()
+    assert_events_are_recorded_once()
 
 
 @pytest.mark.parametrize("error", [KeyError("mine"), KeyboardInterrupt()])

@@ -127,7 +127,7 @@ def test_the_list_of_hooks_is_complete() -> None:
             found += 1
             is_guarded = "guarded(" in text or ".hook(" in text or text.startswith("lambda: bool(")
             # what the instrument itself runs as it switches off is caught by Instrument.fail
-            assert is_guarded or text == "self._stop_profiler", f"{path.name}: {name}({text})"
+            assert is_guarded or text == "self._stop_after_pass", f"{path.name}: {name}({text})"
     assert found >= 6
 
 

@@ -24,7 +24,7 @@ from perfkit.trace import Category, Recorder, Recording, breakdown, find_steps, 
 from perfkit.trace.record import record as record_module
 from perfkit.trace.record.lines import Sampler
 from perfkit.trace.record.profiler import lets_go, start_quietly, stays_attached
-from tests.left_running import assert_nothing_runs
+from tests.left_running import assert_events_are_recorded_once, assert_nothing_runs
 
 
 def _trainer(optimizer: str = "SGD") -> Callable[[], None]:
@@ -768,6 +768,80 @@ def test_an_optimizer_in_a_backward_thread_is_no_other_thread(
         thread.start()
         thread.join()
     assert recorder._n_foreign == 0
+
+
+def _trains_in_backward(device: str = "cpu") -> Callable[[], None]:
+    """As torch's tutorial does it: each parameter has an optimizer, which steps in a hook."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)).to(device)
+    for parameter in model.parameters():
+        optimizer = torch.optim.SGD([parameter], lr=0.01)
+        parameter.register_post_accumulate_grad_hook(lambda _, o=optimizer: o.step())
+    x = torch.randn(4, 8, device=device)
+    return lambda: model(x).sum().backward()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_cuda_such_a_step_ends_with_its_pass_too() -> None:
+    """There the hooks run in threads of torch's engine."""
+    recording = _record(8, _trains_in_backward("cuda"), steps=3, warmup=2)
+    assert_events_are_recorded_once()
+    assert (recording.n_steps_seen, recording.n_steps_profiled) == (8, 3)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_optimizers_that_step_in_the_backward_pass_end_the_step_with_it(late: bool) -> None:
+    """torch refused every later profiler when one had ended within a pass."""
+    recording = _record(8, _trains_in_backward(), steps=3, warmup=2, late=late)
+    assert_events_are_recorded_once()
+    assert (recording.n_steps_seen, recording.n_steps_profiled) == (8, 3)
+    trace = recording.trace
+    inside = find_steps(trace).containing(trace.start_ns)
+    for name, n in (("Optimizer.step#SGD.step", 4), ("aten::addmm", 2)):
+        rows = trace.named(lambda found, name=name: found == name)
+        assert sorted(inside[rows & (inside >= 0)]) == sorted([0, 1, 2] * n)
+
+
+@pytest.mark.parametrize("warmup", [0, 9])
+def test_a_time_limit_that_ends_within_a_backward_pass_waits_for_its_end(warmup: int) -> None:
+    """At 9 the profiler pauses; then each event was recorded twice in later profiles."""
+    model, x = nn.Linear(8, 2), torch.randn(4, 8)
+    still_on: list[bool] = []
+
+    def limit(_: object) -> None:
+        for _ in range(2):  # the first time, the end of the step is awaited
+            recorder._enough()
+        still_on.append(torch._C._autograd._profiler_enabled())
+
+    with Recorder(steps=3, warmup=warmup) as recorder:
+        handle = model.weight.register_post_accumulate_grad_hook(limit)
+        model(x).sum().backward()
+        handle.remove()
+        assert still_on == [True]
+        assert recorder._state == ("done" if warmup == 0 else "paused")
+    assert_nothing_runs()
+    assert_events_are_recorded_once()
+
+
+def test_a_step_marked_in_a_hook_ends_with_the_pass() -> None:
+    model, x = nn.Linear(8, 2), torch.randn(4, 8)
+    with Recorder(steps=2) as recorder:
+        model.weight.register_post_accumulate_grad_hook(lambda _: recorder.step())
+        for _ in range(4):
+            model(x).sum().backward()
+    assert_events_are_recorded_once()
+    assert (recorder.n_steps_seen, recorder.recording.n_steps_profiled) == (4, 2)
+
+
+def test_a_recorder_that_fails_within_a_backward_pass_stops_after_it() -> None:
+    model, x = nn.Linear(8, 2), torch.randn(4, 8)
+    with Recorder() as recorder:
+        model.weight.register_post_accumulate_grad_hook(
+            lambda _: recorder._instrument.fail(ArithmeticError(), "a test")
+        )
+        model(x).sum().backward()
+        assert not torch._C._autograd._profiler_enabled()
+    assert_events_are_recorded_once()
 
 
 @pytest.mark.parametrize("capturing", [True, False])

@@ -35,10 +35,12 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, Self
 
 from perfkit.base import torch_compat
 from perfkit.base.arguments import check_seconds, check_whole
+from perfkit.base.backward_passes import BackwardPasses
 from perfkit.base.compiling import CompileReport, CompileWatch
 from perfkit.base.device import here, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
@@ -283,6 +285,8 @@ class Recorder:
         self._hook: Any = None
         self._unwatch: Any = None
         self._unwatch_ends: Any = None
+        self._passes: BackwardPasses | None = None
+        self._stepped_in_pass: dict[int, Any] = {}  # id → optimizer
         self._busy_mark: BusyMark | None = None
         self._busy: Busy | None = None
         self._looks: LoaderLooks | None = None
@@ -408,6 +412,7 @@ class Recorder:
             self._start_profiler()
             self._state = "provisional"
         guarded = self._instrument.hook
+        self._passes = BackwardPasses(self._instrument)
         self._unwatch = torch_compat.watch_profiler_starts(guarded(self._other_profiler_starts))
         ended = guarded(self._other_ends_profiler, instead=False)
         self._unwatch_ends = torch_compat.watch_profiler_ends(lambda: bool(ended()))
@@ -467,6 +472,8 @@ class Recorder:
         undo.append(self._stop_profiler)
         undo.append(self._unwatch_ends)  # only now: it says whether our profiler is still ours
         self._unwatch_ends = None
+        if self._passes is not None:
+            undo.append(self._passes.close)
         if self._sampler is not None:
             undo.append(self._sampler.close)
         try:
@@ -485,6 +492,7 @@ class Recorder:
         undo: list[Callable[[], object] | None] = [
             self._unwatch, self._unwatch_threads, self._unwatch_ends,
             None if self._hook is None else self._hook.remove,
+            None if self._passes is None else self._passes.close,
             None if self._gc is None else self._gc.stop,
             None if self._sampler is None else self._sampler.pause,
         ]  # fmt: skip
@@ -519,14 +527,18 @@ class Recorder:
         if self._sampler is not None:
             self._sampler.close()
         if threading.get_ident() == self._thread_id:
-            self._stop_profiler()
+            self._stop_after_pass()
         elif self._in_main_thread:
-            call_in_main_thread(self._stop_profiler)
+            call_in_main_thread(self._stop_after_pass)
+
+    def _stop_after_pass(self) -> None:
+        self._after_pass(self._instrument.hook(self._stop_profiler, even_off=True))
 
     def step(self) -> None:
-        """Mark the end of a step, where no optimizer does."""
+        """Mark the end of a step, where no optimizer does; in a hook, at the end of its pass."""
         if self._hook is not None:
-            self._instrument.hook(self._in_our_code)(self._step_ended)
+            ended = partial(self._instrument.hook(self._in_our_code), self._step_ended)
+            self._after_pass(ended)
 
     def steps_ended(self, ends_s: Sequence[float]) -> None:
         """Count steps that nobody marked when they ended, at these times of ``perf_counter``.
@@ -579,11 +591,30 @@ class Recorder:
         if self._only_marked or torch.compiler.is_compiling() or is_capturing():
             return
         if threading.get_ident() != self._thread_id:
-            if torch_compat.graph_task_id_reader()() >= 0:
-                return  # in a backward pass, which CUDA runs in threads of its own: it is recorded
-            self._n_foreign += 1
+            # a backward pass, which CUDA runs in threads of its own, is recorded
+            if torch_compat.graph_task_id_reader()() < 0:
+                self._n_foreign += 1
+                return
+            if self._passes is None or not self._passes.inside:
+                return
+        if self._passes is not None and self._passes.inside:
+            if not self._stepped_in_pass:
+                self._passes.after(self._pass_ended)
+            self._stepped_in_pass[id(optimizer)] = optimizer
             return
         self._in_our_code(self._one_optimizer_stepped, optimizer)
+
+    def _pass_ended(self) -> None:
+        """Optimizers have stepped in hooks of this pass: the step ends with it."""
+        stepped, self._stepped_in_pass = self._stepped_in_pass, {}
+        for optimizer in stepped.values():
+            self._in_our_code(self._one_optimizer_stepped, optimizer)
+
+    def _after_pass(self, function: Callable[[], None]) -> None:
+        if self._passes is None:
+            function()
+        else:
+            self._passes.after(function)
 
     def _one_optimizer_stepped(self, optimizer: Any) -> None:
         key = id(optimizer)
@@ -771,6 +802,9 @@ class Recorder:
             self._time_is_up = True  # seen at the next step's end
 
     def _enough(self) -> None:
+        if self._passes is not None and self._passes.inside:
+            self._passes.after(self._enough)
+            return
         if self._working:
             self._time_is_up = True
             return

@@ -1,0 +1,60 @@
+"""What must not be done within a backward pass, and waits for its end.
+
+As a pass ends, torch gives its thread back what that had at the beginning, the profiler's callbacks
+among it (``ThreadLocalStateGuard`` in ``torch/csrc/autograd/engine.cpp``). So a profiler that was
+stopped in between counts as running for ever, and torch refuses every later one; one that only
+paused counts each operator twice from then on; and one that began is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from perfkit.base import torch_compat
+from perfkit.base.instrument import Instrument
+
+
+class BackwardPasses:
+    """The backward passes that the thread which makes this runs from now on, until ``close``.
+
+    Args:
+        instrument: what fails here is its failure. What waits is called after it, too.
+    """
+
+    def __init__(self, instrument: Instrument) -> None:
+        self._thread_id = threading.get_ident()
+        self._depth = 0
+        self._waiting: list[Callable[[], object]] = []
+        self._pass_ended = instrument.hook(self._ended, even_off=True)
+        self._unwatch = torch_compat.watch_backward(instrument.hook(self._begins))
+
+    @property
+    def inside(self) -> bool:
+        """Whether the thread is within a pass that began since."""
+        return self._depth > 0
+
+    def after(self, function: Callable[[], object]) -> None:
+        """Call it as soon as the thread is in no pass: perhaps at once."""
+        if self._depth:
+            self._waiting.append(function)
+        else:
+            function()
+
+    def close(self) -> None:
+        """See no more passes; what still waits is not called."""
+        self._unwatch()
+        self._waiting.clear()
+
+    def _begins(self) -> Callable[[object], None] | None:
+        if threading.get_ident() != self._thread_id:
+            return None
+        self._depth += 1
+        return self._pass_ended
+
+    def _ended(self, result: object) -> None:
+        self._depth -= 1
+        if self._waiting and not self._depth:
+            waiting, self._waiting = self._waiting, []
+            for function in waiting:
+                function()
