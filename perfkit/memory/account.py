@@ -150,7 +150,7 @@ class MemoryAccount(Shown):
         devices: one account per device, the main one first; never empty.
         resident: the process's resident set beside them, which is not tensor memory.
         n_operators: operators seen that could have made a tensor.
-        n_steps: optimizer steps seen.
+        n_steps: optimizer steps seen; those within one backward pass count as one.
         seconds: how long the region took with the counting, in seconds.
         ended_by: the type of the exception that ended the region; empty when it ended well.
         complete: False where counting ended before the code did, after the steps asked for.

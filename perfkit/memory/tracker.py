@@ -69,6 +69,7 @@ from torch.optim.optimizer import (
 )
 
 from perfkit.base import torch_compat
+from perfkit.base.backward_passes import BackwardPasses
 from perfkit.base.device import is_capturing
 from perfkit.base.instrument import Instrument
 from perfkit.base.stack import looking
@@ -175,7 +176,7 @@ class Tracker(_DispatchMode):
     Attributes:
         ledgers: one book per device, filled while it runs.
         n_operators: operators seen that could have made a tensor.
-        n_steps: optimizer steps seen.
+        n_steps: optimizer steps seen; those within one backward pass count as one.
         n_unreadable: tensors met whose storage cannot be seen, with repetitions.
         unseen_bytes: storages alive at the end that no operator has touched since they were
             made elsewhere; they are not counted.
@@ -239,6 +240,8 @@ class Tracker(_DispatchMode):
         self._weights: set[int] = set()  # those of them that no batch goes through
         self._optimizers: dict[int, int] = {}
         self._in_step = False
+        self._passes: BackwardPasses | None = None
+        self._stepped_in_pass = False
         self._step_made: list[Block] = []
         self._guessed: list[tuple[int, Block]] = []  # inputs, as it seems, since which step
         self._sums: list[tuple[Block, Block]] = []  # of a backward pass: a part, what it went into
@@ -378,6 +381,8 @@ class Tracker(_DispatchMode):
             register_optimizer_step_post_hook(guarded(self._after_step)),
         )
         self._undo.extend(handle.remove for handle in handles)
+        self._passes = BackwardPasses(self.instrument)
+        self._undo.append(self._passes.close)
         self._undo.append(torch_compat.lengths_as_lists())
         # always_call: the stack must come back when a forward raises
         after = register_module_forward_hook(
@@ -1037,6 +1042,20 @@ class Tracker(_DispatchMode):
         self._step_made.clear()
         if is_capturing():
             return  # into a CUDA graph: it was not run, and nothing may be waited for meanwhile
+        if self._passes is None or not self._passes.inside:
+            self._step_ended()
+        elif not self._stepped_in_pass:
+            # one optimizer for each weight: the step ends with the pass. Counting cannot end within
+            # it: torch gives the thread its modes back as a pass ends.
+            self._stepped_in_pass = True
+            self._passes.after(self._pass_ended)
+
+    def _pass_ended(self) -> None:
+        self._stepped_in_pass = False
+        if self._counting:
+            self._step_ended()
+
+    def _step_ended(self) -> None:
         self.n_steps += 1
         self._find_lasting()
         if self.n_steps == self._max_steps:

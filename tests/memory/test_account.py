@@ -266,6 +266,22 @@ def test_counting_ends_after_the_steps_asked_for() -> None:
     assert len(kept) == 5
 
 
+def test_optimizers_that_step_in_a_backward_pass_make_one_step() -> None:
+    """Counting ended within the pass, and as that ended torch gave the thread the mode back."""
+    model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(4)])
+    for p in model.parameters():
+        optimizer = torch.optim.SGD([p], lr=0.1)
+        p.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
+    with Accountant(max_steps=2) as accountant:
+        for _ in range(5):
+            model(torch.randn(2, 16)).sum().backward()
+        assert not torch._C._len_torch_dispatch_stack()
+    result = accountant.result
+    assert (result.n_steps, result.complete) == (2, False)
+    model(torch.randn(2, 16)).sum().backward()
+    assert accountant.result.n_steps == 2
+
+
 def test_nothing_done_is_said_so() -> None:
     result = account(lambda: sum(range(10)))
     assert result.did_nothing

@@ -124,6 +124,15 @@ def _an_optimizer_steps_in_the_backward_pass(n: int) -> tuple[nn.Module, Step]:
     return model, lambda: model(torch.randn(n, 4 * WIDE)).sum().backward()
 
 
+def _many_optimizers_step_in_the_backward_pass(n: int) -> tuple[nn.Module, Step]:
+    """The batch is needed until the last of them has stepped."""
+    model = nn.Sequential(nn.Linear(WIDE, 8), *[nn.Linear(8, 8) for _ in range(5)])
+    for p in model.parameters():
+        optimizer = torch.optim.SGD([p], 0.1)
+        p.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
+    return model, lambda: model(_batch(n)).sum().backward()
+
+
 def _gradients_in_one_bucket(n: int) -> tuple[nn.Module, Step]:
     model = nn.Sequential(_wide(), nn.Tanh(), _wide(), nn.Tanh())
     bucket = torch.zeros(2 * WIDE * WIDE)
@@ -186,6 +195,7 @@ def _look(make: Callable[[int], tuple[nn.Module, Step]], n: int) -> Totals:
         _accumulates_beside_the_weight,
         _steps_in_the_backward_pass,
         _an_optimizer_steps_in_the_backward_pass,
+        _many_optimizers_step_in_the_backward_pass,
         _gradients_in_one_bucket,
         _of_a_backward_with_a_graph,
         _leaves_without_a_module,
