@@ -738,6 +738,18 @@ def test_a_large_update_that_is_fused_already() -> None:
     assert _rules(_update("aten::_fused_adamw_", 1, 150)) == set()
 
 
+@pytest.mark.parametrize("op", ["aten::addcmul_", "aten::_fused_adamw_"])
+@pytest.mark.parametrize(("start", "dur"), [(590, 410), (650, 50)], ids=["hooks", "a closure"])
+def test_an_update_that_is_one_with_the_backward_pass_gets_no_advice(
+    op: str, start: int, dur: int
+) -> None:
+    """GaLore steps each weight in a hook: one optimizer for all of them would undo that."""
+    sim = _update(op, 100, 4)
+    for i in range(4):
+        sim.host("autograd::engine::evaluate_function: X", i * 1_000 + start, dur)
+    assert not [r for r in _rules(sim) if r.startswith("optimizer")]
+
+
 def test_gradients_filled_with_zeros() -> None:
     found = _diagnosis(_update("aten::_fused_adamw_", 1, 50, "aten::zero_", 50))
     finding = _finding(found, "zero-grad")

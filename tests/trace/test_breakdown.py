@@ -179,6 +179,33 @@ def test_a_closure_inside_the_optimizer_is_no_update() -> None:
     assert _host(sim) == {"forward": 300, "backward": 300, "optimizer": 300, "other": 100}
 
 
+def test_what_lbfgs_does_between_its_closures_is_the_update() -> None:
+    """All but its last part was forward: of many parameters that is most of a step."""
+    sim = Simulated()
+    sim.step(0, 0, 2_000)
+    sim.label("Optimizer.step#LBFGS.step", 0, 2_000)
+    for number, at in enumerate((100, 1_000)):
+        recorded = {"Sequence number": number}
+        sim.host("aten::linear", at, 100, **recorded)
+        sim.host("aten::mean", at + 150, 50)
+        sim.host("autograd::engine::evaluate_function: X", at + 200, 300, **recorded)
+        sim.host("aten::item", at + 510, 10, **{"Sequence number": number + 1})
+        sim.host("aten::mul", at + 530, 200)
+    # 50 of each closure are Python
+    assert _host(sim) == {"forward": 300, "backward": 600, "optimizer": 1_000, "other": 100}
+
+
+def test_a_second_backward_pass_of_a_closure_is_no_update() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 6_000)
+    sim.label("Optimizer.step#LBFGS.step", 0, 6_000)
+    sim.host("aten::linear", 0, 1_000, **{"Sequence number": 0})
+    for at in (1_000, 4_000):
+        name = "autograd::engine::evaluate_function: X"
+        sim.host(name, at, 1_000, **{"Sequence number": 0})
+    assert _host(sim) == {"forward": 1_000, "backward": 2_000, "optimizer": 3_000}
+
+
 def test_an_optimizer_inside_backward_is_an_update() -> None:
     sim = Simulated()
     sim.step(0, 0, 1_000)

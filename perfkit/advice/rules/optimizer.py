@@ -8,6 +8,8 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
+from perfkit.trace.read.events import backward_rows
+from perfkit.trace.read.intervals import overlap
 
 _LEAST_SHARE = 0.1
 # On a device that waits less than this for launches, zeroing hides behind its work.
@@ -29,7 +31,7 @@ _FOREACH = _FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", 
 def single_tensor(case: Case) -> Iterator[Finding]:
     """The update loops over the parameters in Python."""
     found = _loop(case)
-    if found is None:
+    if found is None or _is_one_with_backward(case):
         return
     per_step, share = found
     names = [o.name for o in case.facts.optimizers] or [_name(case)]
@@ -110,7 +112,7 @@ def zero_grad(case: Case) -> Iterator[Finding]:
 def large_update(case: Case) -> Iterator[Finding]:
     """The update takes much of the step although it uses the fast form."""
     share = case.lost_to("optimizer")
-    if share < _LARGE_SHARE or _loop(case) is not None:
+    if share < _LARGE_SHARE or _loop(case) is not None or _is_one_with_backward(case):
         return
     gain, formula = amdahl(share, speedup=4)
     yield Finding(
@@ -130,6 +132,15 @@ def large_update(case: Case) -> Iterator[Finding]:
         gain_at_most=gain,
         formula=formula,
     )
+
+
+def _is_one_with_backward(case: Case) -> bool:
+    """Whether hooks step each weight as its gradient comes, or the optimizer calls a closure.
+
+    The first saves memory that one optimizer for all would take, and neither could accumulate.
+    """
+    update = case.labels("Optimizer.step#")
+    return len(overlap(update, case.span(backward_rows(case.trace)))) > 0
 
 
 def _name(case: Case) -> str:

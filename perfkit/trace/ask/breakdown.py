@@ -5,7 +5,7 @@ On the host every ns of a step belongs to the first of these classes that covers
 1. *sync*: a runtime call that waits for the device, or a blocking device-to-host copy;
 2. *copy*: a host-to-device transfer and the wait that belongs to it;
 3. *data wait*: ``enumerate(DataLoader)#…__next__`` on the step's thread;
-4. *optimizer*: ``Optimizer.step#`` (after the closure, if it runs one) and
+4. *optimizer*: ``Optimizer.step#`` (without the closures that it runs) and
    ``Optimizer.zero_grad#``;
 5. *backward*: the autograd engine, on the step's thread (CPU) or its own (CUDA), with the
    short gaps between two of its functions;
@@ -29,7 +29,7 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.trace.ask.question import question
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
 from perfkit.trace.read.events import (
     backward_rows,
     host_collectives,
@@ -38,7 +38,7 @@ from perfkit.trace.read.events import (
     is_data_wait,
     runtime_calls,
 )
-from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union
+from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union, without
 from perfkit.trace.read.steps import Steps, find_steps
 
 HOST_CLASSES = (
@@ -236,15 +236,19 @@ def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     backward = marked | (trace.is_a(Category.OP) & np.isin(trace.thread, engine_threads))
     calls = runtime_calls(trace, steps)
     forward = ops | (labels & trace.named(lambda n: n == "DataParallel.forward") & _several(trace))
-    backward_parts = union(start[backward], end[backward])
     # What the step's thread does by itself; a gap in which it starts something is no engine gap.
     busy = start[(ops | data | optimizer) & ~backward]
+    backward_parts = _close_gaps(union(start[backward], end[backward]), busy)
     return {
         "sync": calls.waiting(trace),
         "copy": calls.copying(trace),
         "data wait": union(start[data], end[data]),
-        "optimizer": _without_closures(union(start[optimizer], end[optimizer]), backward_parts),
-        "backward": _close_gaps(backward_parts, busy),
+        "optimizer": _without_closures(
+            union(start[optimizer], end[optimizer]),
+            backward_parts,
+            _recorded(trace, ops & ~backward, backward),
+        ),
+        "backward": backward_parts,
         "forward": union(start[forward], end[forward]),
         "communication": host_collectives(trace, steps),
     }
@@ -255,15 +259,47 @@ def _several(trace: Trace) -> bool:
     return len(np.unique(trace.device[trace.is_a(*DEVICE_CATEGORIES)])) > 1
 
 
-def _without_closures(optimizer: Intervals, backward: Intervals) -> Intervals:
-    """``optimizer.step(closure)`` runs forward and backward inside: the update is what follows."""
-    if not len(optimizer) or not len(backward):
+def _recorded(trace: Trace, forward: Bool, backward: Bool) -> Int64:
+    """When the operators began that autograd recorded and went back through, by time."""
+    known = np.flatnonzero(forward & (trace.sequence >= 0))
+    # of ops with one sequence number the last is the node's own
+    numbers, last = np.unique(trace.sequence[known][::-1], return_index=True)
+    rows = known[::-1][last]
+    return np.sort(trace.start_ns[rows[np.isin(numbers, trace.sequence[backward])]])
+
+
+def _without_closures(optimizer: Intervals, backward: Intervals, recorded: Int64) -> Intervals:
+    """``optimizer.step(closure)`` runs forward and backward inside, LBFGS again and again.
+
+    What is neither a backward pass nor between its first recorded operator and its begin is the
+    update. Where nothing says what was recorded, the update is what follows the last pass.
+    """
+    at = _index_in(optimizer, backward.start)
+    closures = np.unique(at[at >= 0])
+    if not len(closures):
         return optimizer
-    last = np.searchsorted(backward.end, optimizer.end, side="right") - 1
-    last_end = backward.end[np.maximum(last, 0)]
-    began_inside = backward.start[np.maximum(last, 0)] >= optimizer.start
-    closure = (last >= 0) & began_inside & (last_end > optimizer.start)
-    return union(np.where(closure, last_end, optimizer.start), optimizer.end)
+    recorded = recorded[~backward.covers(recorded)]
+    following = np.searchsorted(backward.start, recorded)
+    inside = _index_in(optimizer, recorded)
+    ends_there = np.r_[at, -1][following]
+    forward = (inside >= 0) & (inside == ends_there)
+    unknown = closures[~np.isin(closures, inside[forward])]
+    last_of = np.searchsorted(backward.start, optimizer.end[unknown]) - 1
+    holes = union(
+        np.r_[backward.start[at >= 0], recorded[forward], optimizer.start[unknown]],
+        np.r_[
+            backward.end[at >= 0],
+            backward.start[following[forward]],
+            backward.end[last_of],
+        ],
+    )
+    return without(optimizer, holes)
+
+
+def _index_in(parts: Intervals, points: Int64) -> Int64:
+    """Index of the interval in which each point lies, -1 where in none."""
+    index = np.searchsorted(parts.start, points, side="right") - 1
+    return np.where(parts.covers(points), index, -1)
 
 
 def _close_gaps(parts: Intervals, busy_start: Int64) -> Intervals:
