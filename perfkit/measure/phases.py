@@ -49,8 +49,8 @@ _N = len(PHASES) + 2
 _INSIDE = frozenset((_FORWARD, _BACKWARD, _LOOK, _EVALUATION))
 # … a fetch of a batch …
 _NO_FETCH = frozenset((_DATA, _EVALUATION, _LOOK))
-# … and a backward pass or a step of an optimizer.
-_NO_TRAINING = frozenset((_BACKWARD, _EVALUATION))
+# … and a backward pass.
+_NO_BACKWARD = frozenset((_BACKWARD, _EVALUATION))
 _ZEROS = (0,) * len(PHASES)
 # The source of batches that :meth:`Phases.fetch_begins` tells of.
 _THE_LOOPS = object()
@@ -563,7 +563,7 @@ class Phases:
     # --- backward, optimizer, checkpoint ------------------------------------------------------
 
     def _before_backward(self) -> CallEnd | None:
-        if self._phase in _NO_TRAINING or get_ident() != self._thread_id:
+        if self._phase in _NO_BACKWARD or get_ident() != self._thread_id:
             return None
         try:
             self._trains(_BACKWARD)
@@ -590,7 +590,7 @@ class Phases:
         self._phase = phase
 
     def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._phase in _NO_TRAINING or get_ident() != self._thread_id or self._is_compiling():
+        if self._phase == _EVALUATION or get_ident() != self._thread_id or self._is_compiling():
             return
         try:
             self._n_updates[id(optimizer)] += 1

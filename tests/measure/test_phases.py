@@ -90,6 +90,21 @@ def test_a_step_by_hand(phases: Phases, clock: Clock) -> None:
     assert taken(phases) == {"forward": 3, "backward": 6, "other": 5, "optimizer": 4}
 
 
+def test_an_optimizer_that_steps_in_the_backward_pass_has_its_own_time(
+    phases: Phases, clock: Clock
+) -> None:
+    """One for each weight, which steps as its gradient comes, was all backward."""
+    model = Slow(clock, 3)
+    for p in model.parameters():
+        optimizer = torch.optim.SGD([p], 0.1)
+        optimizer.register_step_pre_hook(lambda *_: clock.ms(4))
+        p.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
+    phases.take()
+    for _ in range(2):
+        model(X).sum().backward()
+        assert taken(phases) == {"forward": 3, "backward": 6, "optimizer": 8}
+
+
 def test_a_closure_runs_in_its_own_phases(phases: Phases, clock: Clock) -> None:
     model = Slow(clock, 3)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=1)
