@@ -151,7 +151,7 @@ def whole_run(
         rank: of this process in a job of several.
         failure: what of perfkit failed.
     """
-    profile, why = (None, "") if seen is None else _profile(seen)
+    profile, why = (None, "") if seen is None else _profile(seen, ended)
     outside = None if profile is None else profile.elsewhere
     n_steps = 0 if seen is None else seen.meter.n
     warnings = [f.sentence() for f in (failure, *(() if seen is None else seen.failures)) if f]
@@ -190,12 +190,14 @@ def whole_run(
     )
 
 
-def _profile(seen: TorchWatch) -> tuple[Profile | None, str]:
+def _profile(seen: TorchWatch, ended: str) -> tuple[Profile | None, str]:
     """The recorded steps, explained, or why there are none."""
     if not seen.meter.n:
         return None, ""
     if seen.left_as_it_is:
         return None, "only the thread that hangs can end a recording, so it is lost"
+    if ended == "finished" and seen.recorder.saw_no_step:
+        return None, "the program ended before the next step did"
     try:
         profile = explain(seen.recorder.recording)
     except PerfkitError as error:
@@ -251,7 +253,8 @@ def _nothing(
             )
         return (
             f"No step was seen in {program}: no torch optimizer stepped in this process. To "
-            "explain an evaluation, put `with perfkit.profile():` around its loop."
+            "explain a loop without one (an evaluation, updates by hand), put "
+            "`with perfkit.profile():` around it."
         )
     if seen.by_passes and n_steps < PASSES:
         return (

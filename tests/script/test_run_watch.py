@@ -203,6 +203,10 @@ def test_without_an_optimizer_a_step_is_a_backward_pass() -> None:
     told = "a step here is one backward pass: no optimizer stepped in the first 50 of them"
     assert told in said.warnings
     assert sum(p.seconds for p in said.parts) == pytest.approx(said.wall_s, rel=0.02)
+    # what followed the last pass was explained: "host-bound, 99.5 % of that time" of 75 ms
+    last = _watched(lambda: _by_hand(50, loader))
+    assert (last.n_steps, last.profile) == (50, None)
+    assert last.sentence.endswith("was recorded: the program ended before the next step did.")
     few = _watched(lambda: _by_hand(20, loader))
     assert (few.n_steps, few.profile) == (20, None)
     assert "no optimizer stepped in its 20 backward passes" in few.sentence

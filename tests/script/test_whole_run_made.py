@@ -110,7 +110,7 @@ def test_why_no_step_was_recorded() -> None:
     assert "raised ValueError before its first step" in nothing(ended="raised ValueError")
     assert "did not import torch in this process" in nothing(torch=False)
     assert "no optimizer stepped in its main thread" in nothing(saw_other_threads=True)
-    assert "explain an evaluation" in nothing(children_s=1.9)
+    assert "updates by hand" in nothing(children_s=1.9)
     assert "The processes that it started took 2.10 s of CPU time" in nothing(children_s=2.1)
     assert f"in its {PASSES - 1} backward passes" in nothing(PASSES - 1, by_passes=True)
     assert nothing(PASSES, by_passes=True).endswith("was recorded: a reason.")

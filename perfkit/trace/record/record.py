@@ -360,6 +360,13 @@ class Recorder:
         return self._cut_short
 
     @property
+    def saw_no_step(self) -> bool:
+        """No step ended while it recorded, nor later: what it has is a part of one, or no step."""
+        if self._ended_as != "active" or self._cut_short:
+            return False
+        return not self._n_profiled and self._n_steps_until_stop == self._n_steps
+
+    @property
     def failure(self) -> Failure | None:
         """What of the recorder failed and was switched off; None where all went well."""
         looks = None if self._looks is None else self._looks.instrument
