@@ -68,7 +68,7 @@ class AllocatorSettings:
                     raise UsageError(f"max_split_size_mb is above 20, not {value}")
                 found["max_split_size_bytes"] = int(value) * _MIB
             elif name == "roundup_power2_divisions" and value.isdecimal():
-                if int(value) < 1 or int(value).bit_count() != 1:
+                if int(value).bit_count() != 1:
                     raise UsageError(f"roundup_power2_divisions is a power of two, not {value}")
                 found["roundup_power2_divisions"] = int(value)
             else:
@@ -348,8 +348,8 @@ class CachingAllocator:
         As release_available_cached_blocks, which does it only with a max_split_size.
         """
         limit = self._settings.max_split_size_bytes
-        if limit is None:
-            return False
+        if limit is None or self._settings.expandable_segments:
+            return False  # pages of an expandable segment go back with the whole cache
         wanted = max(size, limit)
         at = bisect_left(pool.keys, (wanted, 0))
         if at < len(pool.keys):

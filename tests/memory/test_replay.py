@@ -148,6 +148,26 @@ def test_blocks_above_the_split_size_stay_whole_and_serve_only_requests_of_their
     assert allocator.n_device_allocs == 3
 
 
+@pytest.mark.parametrize(
+    ("cached", "requested", "size", "n_device_allocs"),
+    [
+        # of 32 MiB on, a block is not split, and is for requests of 32 MiB on
+        (32 * MIB, 10 * MIB, 10 * MIB, 2),
+        (40 * MIB, 32 * MIB, 40 * MIB, 1),
+        (52 * MIB, 32 * MIB, 32 * MIB, 2),  # 20 MiB too large
+        (30 * MIB, 29 * MIB, 30 * MIB, 1),  # what is left over is at most 1 MiB
+        (30 * MIB, 29 * MIB - 512, 29 * MIB - 512, 1),
+    ],
+)
+def test_sizes_at_which_a_cached_block_is_taken_and_split(
+    cached: int, requested: int, size: int, n_device_allocs: int
+) -> None:
+    allocator = CachingAllocator(AllocatorSettings(max_split_size_bytes=32 * MIB))
+    allocator.free(allocator.malloc(cached))
+    assert allocator.malloc(requested).size == size
+    assert allocator.n_device_allocs == n_device_allocs
+
+
 def test_unsplittable_blocks_are_returned_before_the_whole_cache() -> None:
     settings = AllocatorSettings(max_split_size_bytes=32 * MIB)
     allocator = CachingAllocator(settings, limit_bytes=101 * MIB)
@@ -155,6 +175,25 @@ def test_unsplittable_blocks_are_returned_before_the_whole_cache() -> None:
     allocator.free(allocator.malloc(20 * MIB))
     allocator.malloc(50 * MIB)
     assert (allocator.n_retries, allocator.n_device_frees) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("requested", "n_retries", "n_device_frees", "reserved"),
+    [
+        (80 * MIB, 0, 2, (20 + 40 + 80) * MIB),  # two of them are as much as is asked for
+        (130 * MIB, 1, 4, 130 * MIB),  # all of them are not
+    ],
+)
+def test_several_unsplittable_blocks_are_returned_where_one_is_too_small(
+    requested: int, n_retries: int, n_device_frees: int, reserved: int
+) -> None:
+    settings = AllocatorSettings(max_split_size_bytes=40 * MIB)
+    allocator = CachingAllocator(settings, limit_bytes=210 * MIB)
+    for block in [allocator.malloc(size * MIB) for size in (20, 40, 40, 40)]:
+        allocator.free(block)
+    allocator.malloc(requested)
+    assert (allocator.n_retries, allocator.n_device_frees) == (n_retries, n_device_frees)
+    assert allocator.reserved_bytes == reserved
 
 
 # ---- expandable segments
@@ -170,11 +209,56 @@ def test_an_expandable_segment_grows_by_pages_and_gives_whole_pages_back() -> No
     allocator.malloc(10 * MIB)
     allocator.empty_cache()  # 10 to 30 is free: the page from 20 on is still used in part
     assert allocator.reserved_bytes == 60 * MIB
+    assert allocator.n_device_frees == 0
     allocator.free(second)
     allocator.empty_cache()
     assert allocator.reserved_bytes == 20 * MIB
     allocator.malloc(25 * MIB)  # from 10 on, in pages that come back
     assert allocator.reserved_bytes == 40 * MIB
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_pages_that_went_back_are_one_gap_again(order: tuple[int, int]) -> None:
+    allocator = CachingAllocator(AllocatorSettings(expandable_segments=True))
+    blocks = [allocator.malloc(20 * MIB), allocator.malloc(20 * MIB)]
+    for each in order:
+        allocator.free(blocks[each])
+        allocator.empty_cache()
+    allocator.malloc(60 * MIB)
+    assert (allocator.n_device_allocs, allocator.n_device_frees) == (3, 2)
+
+
+def test_a_gap_is_filled_and_its_neighbours_join() -> None:
+    allocator = CachingAllocator(AllocatorSettings(expandable_segments=True))
+    first, gap, last = (allocator.malloc(20 * MIB) for _ in range(3))
+    at = gap.address
+    allocator.free(gap)
+    allocator.empty_cache()
+    again = allocator.malloc(20 * MIB)
+    assert again.address == at
+    for block in (first, again, last):
+        allocator.free(block)
+    allocator.malloc(60 * MIB)
+    assert (allocator.reserved_bytes, allocator.n_device_allocs) == (60 * MIB, 4)
+
+
+def test_the_end_of_an_expandable_segment_is_taken_last() -> None:
+    allocator = CachingAllocator(AllocatorSettings(expandable_segments=True))
+    blocks = [allocator.malloc(size * MIB) for size in (20, 40, 20, 21, 10)]  # 9 are left
+    at = blocks[0].address
+    for block in (blocks[0], blocks[2]):
+        allocator.free(block)
+    # neither what lies behind counts, nor is a later one of the same size better
+    assert allocator.malloc(5 * MIB).address == at
+
+
+def test_pages_do_not_go_back_one_by_one_as_unsplittable_blocks_do() -> None:
+    settings = AllocatorSettings(expandable_segments=True, max_split_size_bytes=32 * MIB)
+    allocator = CachingAllocator(settings, limit_bytes=200 * MIB)
+    allocator.free(allocator.malloc(100 * MIB))
+    allocator.malloc(150 * MIB)
+    assert (allocator.reserved_bytes, allocator.n_segments) == (160 * MIB, 0)
+    assert (allocator.n_retries, allocator.n_device_frees) == (1, 1)
 
 
 def test_small_pages_are_smaller() -> None:
@@ -183,6 +267,7 @@ def test_small_pages_are_smaller() -> None:
         allocator.malloc(MIB)
     assert allocator.reserved_bytes == 6 * MIB
     assert allocator.n_device_allocs == 3
+    assert allocator.malloc(MIB - 512).size == MIB - 512  # what is left over is a block
 
 
 def test_out_of_reserve_leaves_the_rest_intact() -> None:
@@ -193,6 +278,8 @@ def test_out_of_reserve_leaves_the_rest_intact() -> None:
     allocator.free(block)
     allocator.malloc(20 * MIB)
     assert allocator.n_device_allocs == 1
+    allocator.malloc(10 * MIB)  # all of it
+    assert allocator.reserved_bytes == 30 * MIB
 
 
 # ---- settings
@@ -214,6 +301,9 @@ def test_settings_are_read_as_torch_writes_them() -> None:
         "expandable_segments:yes",
         "max_split_size_mb:20",
         "roundup_power2_divisions:3",
+        "roundup_power2_divisions:0",
+        "roundup_power2_divisions:[256:1]",
+        "pinned_num_register_threads:8",
         "nonsense",
     ],
 )
@@ -235,8 +325,11 @@ def test_emptying_the_cache_at_each_mark_asks_the_device_again() -> None:
 
 
 def test_a_mark_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(UsageError, match="there are 1 marks"):
-        replay(_requests((1, 1), "|")).n_device_allocs_after(2)
+    replayed = replay(_requests((1, 1), "|", (2, 30 * MIB)))
+    assert replayed.n_device_allocs_after(1) == 1
+    for mark in (0, 2):
+        with pytest.raises(UsageError, match="there are 1 marks"):
+            replayed.n_device_allocs_after(mark)
 
 
 def test_a_snapshot_becomes_requests_with_what_was_there_before() -> None:
@@ -252,6 +345,8 @@ def test_a_snapshot_becomes_requests_with_what_was_there_before() -> None:
         "segments": [{"device": 0, "address": 0, "stream": 0, "blocks": blocks}],
         "device_traces": [
             [
+                entry("alloc", 8000, 33),
+                entry("free_completed", 8000, 33),
                 entry("alloc", 4608, 77),
                 entry("free_requested", 9000, 200),
                 entry("free_completed", 9000, 200),
@@ -265,12 +360,16 @@ def test_a_snapshot_becomes_requests_with_what_was_there_before() -> None:
     assert asked == [
         ("alloc", 4000),
         ("alloc", 200),
+        ("alloc", 33),
+        ("free", 0),
         ("alloc", 77),
         ("free", 0),
         ("alloc", 10**9),
         ("free", 0),
     ]
-    assert found.entries[3].block == found.entries[1].block
+    assert found.entries[3].block == found.entries[2].block
+    assert found.entries[5].block == found.entries[1].block
+    assert requests_of(snapshot, 1).entries == ()  # of a device that has no trace
     assert replay(found, limit_bytes=10**6 * 3).n_ooms == 1
 
 
