@@ -58,8 +58,8 @@ class AllocatorHistory(Shown):
         device: ``cuda:0``.
         index: number of the entry of each point, rising.
         allocated_bytes, reserved_bytes: requested by tensors (the allocator rounds it up), and
-            taken from the device, at each point; of a stretch the entry with the most reserved is
-            shown.
+            taken from the device, at each point; of a stretch the entries with the most of each
+            are shown.
         n_allocs, n_frees: requests of tensors.
         n_cuda_mallocs, n_cuda_frees: calls to the device, each of which may wait for it.
         n_retries: times that the cache was emptied to satisfy a request; None if not told.
@@ -97,7 +97,7 @@ class AllocatorHistory(Shown):
 
     @property
     def peak_allocated_bytes(self) -> int:
-        """The most held by tensors among the points."""
+        """The most held by tensors at once."""
         return max(self.allocated_bytes, default=0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -298,11 +298,11 @@ def _segment(segment: Mapping[str, Any]) -> Segment:
 
 
 def _thinned(states: Sequence[tuple[int, int]]) -> list[int]:
-    """Indices of at most so many states: the ends, and the highest of each stretch."""
+    """Indices of at most so many states: the ends, and the highest two of each stretch."""
     inner = range(1, len(states) - 1)
-    width = max(-(-len(inner) // (MAX_POINTS - 2)), 1)
-    highest = [
-        max(inner[i : i + width], key=lambda k: (states[k][1], states[k][0]))
-        for i in range(0, len(inner), width)
-    ]
+    width = max(-(-len(inner) // ((MAX_POINTS - 2) // 2)), 1)
+    stretches = [inner[i : i + width] for i in range(0, len(inner), width)]
+    # the most reserved and the most allocated need not be there at once
+    highest = [max(each, key=lambda k: (states[k][1], states[k][0])) for each in stretches]
+    highest += [max(each, key=lambda k: states[k]) for each in stretches]
     return sorted({0, *highest, len(states) - 1})

@@ -151,6 +151,16 @@ def test_long_histories_are_thinned_and_keep_their_highest() -> None:
     assert history.peak_reserved_bytes == 2 * MIB + MIB + 77 * MIB
 
 
+def test_the_most_that_tensors_held_is_kept_where_less_was_reserved_then() -> None:
+    snapshot = _snapshot()
+    moves = [_entry("segment_alloc", MIB), _entry("segment_free", MIB)] * 2000
+    moves[3000:3000] = [_entry("alloc", 500), _entry("free_completed", 500)]
+    snapshot["device_traces"][0] = moves
+    peak = history_of(snapshot).peak_allocated_bytes
+    snapshot["device_traces"][0] = moves[2998:3004]
+    assert peak == history_of(snapshot).peak_allocated_bytes
+
+
 def test_it_is_shown_offline_with_words_for_the_picture() -> None:
     history = _history()
     words, page = str(history), history._repr_html_()
