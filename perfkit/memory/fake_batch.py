@@ -48,12 +48,13 @@ class Batches:
     def of(self, n: int) -> Any:
         """A new batch of ``n`` samples, as fake CPU tensors that share no storage with another."""
         if self._slopes is not None:
-            more = n - self._asked
-            leaves = [
-                _grown(leaf, slope, more)
-                for leaf, slope in zip(self._leaves, self._slopes, strict=True)
-            ]
-            return self._fresh(leaves, self._spec)
+            # by identity: a tensor that is input and target stays one
+            grown: dict[tuple[int, Any], Any] = {}
+            for leaf, slope in zip(self._leaves, self._slopes, strict=True):
+                if (id(leaf), slope) not in grown:
+                    grown[id(leaf), slope] = _grown(leaf, slope, n - self._asked)
+            pairs = zip(self._leaves, self._slopes, strict=True)
+            return self._fresh([grown[id(leaf), slope] for leaf, slope in pairs], self._spec)
         if n == self._asked or not self.takes_size:
             return self._fresh(self._leaves, self._spec)
         return self._fresh(*self._flat(self._make(n)))

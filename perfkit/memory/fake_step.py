@@ -372,7 +372,14 @@ def _to_checkpoint(model: nn.Module, which: Any) -> list[nn.Module]:
     if not which:
         return []
     if which is True:
-        return _blocks(model)
+        blocks = _blocks(model)
+        if not blocks:
+            raise UsageError(
+                "checkpointing=True means the blocks in a ModuleList or Sequential, modules with "
+                "modules of their own, and this model has none; give a path ('encoder.3') or a "
+                "class"
+            )
+        return blocks
     wanted = which if isinstance(which, (list, tuple)) else (which,)
     named: dict[str, nn.Module] = dict(model.named_modules())
     found: list[nn.Module] = []
@@ -390,7 +397,7 @@ def _to_checkpoint(model: nn.Module, which: Any) -> list[nn.Module]:
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """The outermost modules with parameters in a ModuleList or Sequential."""
+    """The outermost modules with modules of their own in a ModuleList or Sequential."""
     found = []
     for child in model.children():
         if isinstance(model, (nn.ModuleList, nn.Sequential)) and any(

@@ -382,7 +382,7 @@ def _on(gb: float, main: Totals, sizes: _Sizes) -> GpuFit:
         return GpuFit(gb, fits, None, None, exact=True)
     low, high = sizes.largest(limit)
     if low == 0:
-        return GpuFit(gb, fits, 0, None, exact=True)
+        return GpuFit(gb, fits, 0, None, exact=high == 1)
     if high is None:
         return GpuFit(gb, fits, None, None, exact=False)
     exact = high == low + 1 and (sizes.end is None or high < sizes.end)

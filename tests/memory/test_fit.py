@@ -7,6 +7,7 @@ import io
 import json
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from perfkit.base.errors import UsageError
+from perfkit.base.torch_compat import fake_mode
+from perfkit.memory import fake_step
 from perfkit.memory import fit as fit_module
 from perfkit.memory.account import account
+from perfkit.memory.fake_batch import Batches
 from perfkit.memory.fit import will_it_fit
+from perfkit.memory.ledger import Totals
 
 
 def _cnn() -> nn.Module:
@@ -243,12 +248,15 @@ class _Valued(nn.Module):
         ({"optimizer": "Nadamm"}, "torch.optim has no"),
         ({"optimizer": lambda p: 3}, "optimizer gave a int"),
         ({"checkpointing": "nowhere"}, "not a module of the model"),
+        ({"checkpointing": True}, "this model has none"),
         ({"loss": lambda out, *rest: out}, "not one number"),
         ({"model": _Valued()}, "depends on the values"),
         ({"model": lambda: 3}, "must make a module"),
         ({"make_batch": lambda n: torch.randn(n, 4, device="meta")}, "on meta"),
         ({"make_batch": 3}, "function of the batch size"),
         ({"gpus_gb": [24, -1]}, "gpus_gb is .* with -1 in it"),
+        ({"gpus_gb": [0]}, "with 0 in it"),
+        ({"gpus_gb": [float("inf")]}, "with inf in it"),
         ({"gpus_gb": 24}, "gpus_gb is 24; give a list of memory sizes"),
     ],
 )
@@ -428,6 +436,63 @@ def test_a_list_of_samples_is_tried_until_the_data_set_ends() -> None:
     assert 8 <= (fit.gpus[0].largest_batch or 0) <= 40
     assert not fit.gpus[0].exact
     assert any("IndexError" in warning for warning in fit.warnings)
+
+
+def test_a_tensor_that_is_input_and_target_is_one_in_a_batch_of_any_size() -> None:
+    def make_batch(n: int) -> dict[str, Any]:
+        x = torch.ones(n, 3)
+        return {"x": x, "target": x, "other": torch.ones(n, 3), "n": n, "k": 7}
+
+    batches = Batches(fake_mode(), make_batch, 8, takes_size=True)
+    assert batches.grows_evenly
+    for n in (1, 8, 20):
+        batch = batches.of(n)
+        assert batch["x"] is batch["target"]
+        assert batch["x"] is not batch["other"]
+        assert (*batch["x"].shape, *batch["other"].shape) == (n, 3, n, 3)
+        assert (batch["n"], batch["k"]) == (n, 7)
+
+
+def test_a_data_set_of_one_sample() -> None:
+    only = torch.ones(1, 4)
+
+    def make_batch(n: int) -> Tensor:
+        if n > len(only):
+            raise IndexError("no more")
+        return only[:n]
+
+    fit = will_it_fit(nn.Linear(4, 4), make_batch, batch=1, gpus_gb=(16,))
+    assert (fit.gpus[0].fits, fit.gpus[0].largest_batch) == (True, None)
+    (said,) = fit.warnings
+    assert said.startswith("make_batch(2) raised IndexError: ")
+
+
+def test_blocks_are_the_outermost_modules_with_modules_in_a_list() -> None:
+    block = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
+    by_itself = nn.TransformerEncoderLayer(4, 1)
+    model = nn.ModuleDict({"list": nn.ModuleList([block, nn.Linear(4, 4)]), "one": by_itself})
+    assert fake_step._blocks(model) == [block]
+
+
+@pytest.mark.parametrize(
+    ("between", "end", "largest", "exact"),
+    [
+        ((40, 41), None, 40, True),
+        ((40, 43), None, 40, False),
+        ((40, 41), 42, 40, True),
+        ((40, 41), 41, 40, False),  # the data set ends there: a larger batch was not refused
+        ((0, 1), None, 0, True),
+        ((0, 5), None, 0, False),
+    ],
+)
+def test_what_is_exact(
+    between: tuple[int, int], end: int | None, largest: int, exact: bool
+) -> None:
+    sizes: Any = SimpleNamespace(
+        may_grow=True, end=end, largest=lambda limit: between, peak=lambda n: n
+    )
+    found = fit_module._on(16, Totals(0, 0, 0, {}, {}, {}), sizes)
+    assert (found.largest_batch, found.exact) == (largest, exact)
 
 
 def test_the_model_is_made_once() -> None:
