@@ -73,6 +73,8 @@ def _filled(instruction: dis.Instruction, before: list[dis.Instruction]) -> str 
     if instruction.opname == "STORE_SUBSCR":  # the value, then the list, then its index
         if not _loaded(before[-1]):
             return last if len(before) > 1 and _loaded(before[-2]) else None
+        # these two only: what comes before them in ``kept.part[i] = …`` is not the list
+        loaded = [name for one in before[-2:] for name in _loaded(one)]
         return loaded[-2] if len(loaded) > 1 else None
     return None
 

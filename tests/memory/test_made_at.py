@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
 import pytest
 
@@ -40,6 +40,8 @@ def _step(given: int) -> list[FrameType]:
     other = [None, None]
     other[0] = table
     other[given] = twice
+    thing = SimpleNamespace(part=[0, 0])
+    thing.part[given] = once
 
     def inner() -> list[FrameType]:
         nonlocal once
@@ -62,6 +64,7 @@ def _step(given: int) -> list[FrameType]:
         ("table['a']", ("_step", (7, 8, 9))),
         ("table['[x']", ("_step", (7, 8, 9))),
         ("other[1]", ("_step", (10, 11, 12))),
+        ("thing[1]", ("_step", (13,))),  # the next line fills a part of it
         ("nowhere", None),
         ("model.fc.weight", None),
         ("optimizer.state[0]['exp_avg']", None),
