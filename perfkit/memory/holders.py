@@ -1,6 +1,6 @@
 """Who holds an object: the chain of referrers down from a name that the user knows.
 
-``losses[…]``, ``model._forward_hooks[…] → closure of hook, out``. The garbage collector is
+``losses[…]``, ``model._forward_hooks[0] → closure of hook, out``. The garbage collector is
 asked level by level (one look at all its objects each), from the object upwards.
 """
 
@@ -100,7 +100,7 @@ class _Search:
                 self._child[id(parent)] = child
                 name = self._name(parent, child)
                 if name is not None:
-                    path = f"{name}{self._path(child)}"
+                    path = f"{name}{self._path(child, parent)}"
                     if not name.lstrip("(").startswith("_"):
                         return path
                     self._fallback = self._fallback or path
@@ -174,29 +174,32 @@ class _Search:
             return parent.__qualname__
         return None
 
-    def _path(self, obj: object) -> str:
-        """From ``obj`` down to the target."""
+    def _path(self, obj: object, above: object = None) -> str:
+        """From ``obj``, which ``above`` holds, down to the target."""
         parts = []
         while obj is not self._target and id(obj) in self._child:
             child = self._child[id(obj)]
-            parts.append(_edge(obj, child))
-            obj = child
+            parts.append(_edge(obj, child, above, self._child.get(id(child))))
+            above, obj = obj, child
         return "".join(parts)
 
 
-def _edge(parent: object, child: object) -> str:
-    """How ``parent`` holds ``child``, in words."""
+def _edge(parent: object, child: object, above: object, below: object) -> str:
+    """How ``parent``, which ``above`` holds, holds ``child``, which holds ``below``, in words."""
     if isinstance(parent, CellType):
         return ""
     if isinstance(parent, (list, tuple)) or type(parent).__name__ in {"deque", "set", "frozenset"}:
         return "" if _is_closure(parent) else "[…]"
     if isinstance(parent, Mapping):
-        key = _key_of(parent, child)
-        if key is None:
+        keys = _keys_of(parent, child)
+        if not keys:
             return "[…]"
-        return f".{key}" if key.isidentifier() and "__" not in key else f"[{key}]"
+        return f".{keys[0]}" if _is_of_attributes(parent, above) else f"[{keys[0]!r:.40}]"
     if isinstance(parent, FunctionType):
-        return f" → closure of {parent.__qualname__}{_free_name(parent, child)}"
+        if child is parent.__closure__:
+            return f" → closure of {parent.__qualname__}{_free_name(parent, below)}"
+        is_default = child is parent.__defaults__ or child is parent.__kwdefaults__
+        return f" → {'defaults of ' if is_default else ''}{parent.__qualname__}"
     if isinstance(parent, FrameType):
         value = _inside(child)
         names = [key for key, local in _locals(parent) if local is value]
@@ -236,15 +239,20 @@ def _locals(frame: FrameType) -> Iterator[tuple[str, Any]]:
         return
 
 
-def _key_of(mapping: Any, child: object) -> str | None:
+def _keys_of(mapping: Any, child: object) -> list[Any]:
     try:
         items = list(mapping.items())
     except RuntimeError:
-        return None
-    for key, value in items:
-        if value is child:
-            return key if isinstance(key, str) else f"{key!r:.40}"
-    return None
+        return []
+    return [key for key, value in items if value is child]
+
+
+def _key_of(mapping: Any, child: object) -> str | None:
+    return next(map(str, _keys_of(mapping, child)), None)
+
+
+def _is_of_attributes(mapping: object, owner: object) -> bool:
+    return isinstance(owner, type) or getattr(owner, "__dict__", None) is mapping
 
 
 def _attribute_of(parent: object, child: object) -> str | None:
@@ -252,9 +260,8 @@ def _attribute_of(parent: object, child: object) -> str | None:
     return _key_of(own, child) if isinstance(own, dict) else None
 
 
-def _free_name(function: FunctionType, child: object) -> str:
+def _free_name(function: FunctionType, held: object) -> str:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-        # the path goes through the closure's tuple of cells, and one of them leads on
-        if cell is child:
+        if cell is held:
             return f", {name}"
     return ""

@@ -210,6 +210,7 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
         apart = looks[-1][0] - looks[0][0]
         finder = _Holders(seen, python)
         leaks = finder.leaks(leaking, looks) if leaking else ()
+        ended_early = finder.ended_early
         views = finder.views()
         graph_grows = all(a < b for a, b in itertools.pairwise(nodes))
         graph_holder = finder.graph_holder(first_node) if graph_grows else ""
@@ -221,9 +222,9 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
     warnings = []
     if tracker.instrument.failure is not None:
         warnings.append(tracker.instrument.failure.sentence())
-    if len(leaks) >= _MOST_CHAINS:
+    if ended_early:
         warnings.append(
-            f"only {_MOST_CHAINS} holders were searched for; other leaks may share a row"
+            f"only {_MOST_CHAINS} holders were searched for; leaks without one may share a row"
         )
     return LeakReport(
         leaks=leaks,
@@ -296,7 +297,7 @@ def _grows(place: Place, looks: list[tuple[int, dict[Place, _Alive]]]) -> bool:
     ever_larger = all(a < b for a, b in itertools.pairwise(sizes))
     # from ever more steps: in each quarter of the run some has come to stay
     steps = [alive.n_steps for alive in found[1::2]]
-    ever_more = steps[-1] >= 3 and all(a < b for a, b in itertools.pairwise(steps))
+    ever_more = all(a < b for a, b in itertools.pairwise(steps))
     return ever_larger or ever_more
 
 
@@ -305,6 +306,7 @@ class _Holders:
 
     def __init__(self, seen: Survey, python: set[int]) -> None:
         """``python``: the tensors that were objects before the graphs were asked for theirs."""
+        self.ended_early = False  # a leak has no name, and one was no longer looked for
         self._seen = seen
         self._direct: dict[int, list[Tensor]] = {}
         self._through: dict[int, Tensor] = {}
@@ -386,6 +388,7 @@ class _Holders:
 
     def _holder(self, blocks: list[Block], names: dict[int, str]) -> tuple[str, bool]:
         """The name of what holds these, by the oldest: it should have been freed long ago."""
+        refused = False
         for block in blocks:
             storage = block()
             if storage is None:
@@ -396,16 +399,22 @@ class _Holders:
             name = self._name(root, names) if root is not None else ""
             if name:
                 return f"{name} → graph", True
+            refused |= name is None
             for tensor in direct:
                 name = self._name(tensor, names)
                 if name:
                     return name, False
+                refused |= name is None
+        self.ended_early |= refused
         return "", False
 
-    def _name(self, tensor: Tensor, names: dict[int, str]) -> str:
-        if id(tensor) not in names and len(names) < _MOST_CHAINS:
+    def _name(self, tensor: Tensor, names: dict[int, str]) -> str | None:
+        """Empty where no way was found, None where none was looked for any more."""
+        if id(tensor) not in names:
+            if len(names) >= _MOST_CHAINS:
+                return None
             names[id(tensor)] = holder_of(tensor, self._ours()) or ""
-        return names.get(id(tensor), "")
+        return names[id(tensor)]
 
     def _ours(self) -> Iterable[object]:
         yield self

@@ -607,8 +607,9 @@ def _leaks_sentence(report: LeakReport) -> str:
     parts = []
     if report.leaks:
         growth = sum(leak.bytes_per_step for leak in report.leaks)
-        holder = report.leaks[0].holder
-        held = f", most of it held by {holder}" if holder else ""
+        first = report.leaks[0]
+        share = "most" if first.bytes_per_step > growth / 2 else "the largest part"
+        held = f", {share} of it held by {first.holder}" if first.holder else ""
         parts.append(f"Tensor memory grows by {fmt_bytes(growth)} a step{held}")
     if report.nodes_per_step:
         nodes = _counted(round(report.nodes_per_step), "node")

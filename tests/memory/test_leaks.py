@@ -9,15 +9,18 @@ import itertools
 import json
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from perfkit.base import resident
 from perfkit.base.errors import UsageError
+from perfkit.base.torch_compat import sequence_number_reader
 from perfkit.memory import leaks as leaks_
 from perfkit.memory.graphs import nodes_of
+from perfkit.memory.holders import holder_of
 from perfkit.memory.leaks import LeakReport, find_leaks
 
 KEPT: list[Any] = []
@@ -74,16 +77,21 @@ def test_a_kept_output() -> None:
 
 
 def test_that_the_search_for_holders_ended_early_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = _model(), torch.randn(8, 32)
-
     def step() -> None:
-        with torch.no_grad():
-            KEPT.append(model(x))
+        KEPT.append(torch.zeros(300))
+        KEPT.append(torch.zeros(40))
 
-    said = "only 1 holders were searched for"
-    assert not any(said in warning for warning in find_leaks(step, steps=N).warnings)
-    monkeypatch.setattr(leaks_, "_MOST_CHAINS", 1)
-    assert any(said in warning for warning in find_leaks(step, steps=N).warnings)
+    def holder(tensor: Tensor, ignore: object) -> str | None:
+        return None if tensor.numel() == 300 else "KEPT"
+
+    monkeypatch.setattr(leaks_, "holder_of", holder)
+    # eight large ones that nothing is found to hold, then the small ones
+    for most, holders in ((8, [""]), (9, ["", "KEPT"])):
+        monkeypatch.setattr(leaks_, "_MOST_CHAINS", most)
+        report = find_leaks(step, steps=8)
+        assert [leak.holder for leak in report.leaks] == holders
+        said = [w for w in report.warnings if "only 8 holders were searched for" in w]
+        assert len(said) == (most == 8)
 
 
 def test_a_list_of_tensors_in_an_object() -> None:
@@ -96,8 +104,9 @@ def test_a_list_of_tensors_in_an_object() -> None:
 
     trainer = Trainer()
     leak = _one(find_leaks(trainer.step, steps=N))
+    assert len(trainer.history["val"]) == 3 + N  # as the docstring says
     assert leak.holder.startswith("trainer ")
-    assert leak.holder.endswith(".history.val[…]")
+    assert leak.holder.endswith(".history['val'][…]")
     assert leak.bytes_per_step == 1024
 
 
@@ -186,7 +195,50 @@ def test_a_tensor_that_grows() -> None:
 
     leak = _one(find_leaks(step, steps=N))
     assert leak.holder.startswith("state ")
+    assert leak.holder.endswith("['seen']")
     assert leak.bytes_per_step == 256
+
+
+def test_the_way_to_a_tensor_is_as_you_would_write_it() -> None:
+    class Box:
+        shared: ClassVar[list[Tensor]] = []
+
+    @functools.cache
+    def made(n: int) -> Tensor:
+        return torch.zeros(n)
+
+    box = Box()
+    box.given = {"a b": {3: [torch.zeros(1)]}}  # type: ignore[attr-defined]
+    queue = deque([torch.zeros(1)])
+    calls = [functools.partial(torch.add, torch.zeros(1))]
+    hooks = [(lambda big: lambda: big)(torch.zeros(1))]
+    given = [lambda x=torch.zeros(1): x]  # noqa: B008
+    Box.shared = [torch.zeros(1)]
+    cell: dict[str, Any] = {"__builtins__": {}, "__name__": "__main__", "_own": [torch.zeros(1)]}
+    own = eval("lambda: _own", cell)
+    del cell
+    # not in the assertions: pytest has names of its own for what is in them
+    ways = [
+        holder_of(box.given["a b"][3][0]),  # type: ignore[attr-defined]
+        holder_of(queue[0]),
+        holder_of(calls[0].args[0]),
+        holder_of(hooks[0]()),
+        holder_of(given[0]()),
+        holder_of(made(1)),
+        holder_of(Box.shared[0]),
+        holder_of(own()[0]),
+    ]
+    here = test_the_way_to_a_tensor_is_as_you_would_write_it.__name__
+    assert ways == [
+        f"box (in {here}).given['a b'][3][…]",
+        f"queue (in {here})[…]",
+        f"calls (in {here})[…] → partial[…]",
+        f"hooks (in {here})[…] → closure of {here}.<locals>.<lambda>.<locals>.<lambda>, big",
+        f"given (in {here})[…] → defaults of {here}.<locals>.<lambda>[…]",
+        f"made (in {here}) → cache of {here}.<locals>.made[1]",
+        f"{here}.<locals>.Box.shared[…]",
+        "_own[…]",
+    ]
 
 
 def test_what_stays_is_found_beneath_what_comes_and_goes() -> None:
@@ -288,6 +340,14 @@ def test_a_loss_kept_after_backward_is_more_than_its_four_bytes() -> None:
     assert (report.heap_bytes_per_step or 0) > 10_000
     assert "Tensor memory grows by 4 B a step" in " ".join(str(report).split())
     assert "the autograd graph by " in str(report)
+
+
+def test_nodes_are_counted_from_the_first_of_the_counted_steps_on() -> None:
+    before = torch.ones(2, requires_grad=True) * 2
+    first = sequence_number_reader()()
+    after = (before * 3).sum()
+    # two products, a sum, and the node that adds up the gradient
+    assert (nodes_of([after]), nodes_of([after], first)) == ([4], [2])
 
 
 def test_what_is_no_tensor_shows_in_the_resident_memory() -> None:
@@ -426,16 +486,29 @@ def test_bad_arguments_are_said() -> None:
         find_leaks(torch.zeros(3))  # type: ignore[arg-type]
 
 
-def test_it_is_told_in_words_and_html() -> None:
+def test_it_is_told_in_words_and_html(monkeypatch: pytest.MonkeyPatch) -> None:
     def step() -> None:
         KEPT.append(torch.zeros(256))
 
+    sizes = itertools.count(step=3000)
+    monkeypatch.setattr(resident, "resident_bytes", lambda: next(sizes))
     report = find_leaks(step, steps=N)
+    assert (report.graph_holder, report.resident_bytes_per_step) == ("", 1500.0)
+    for heap, grown in ((None, 1500.0), (0.0, 1500.0), (7.0, 7.0)):
+        one = dataclasses.replace(report, heap_bytes_per_step=heap)
+        assert one.process_bytes_per_step == grown
     words, page = str(report), report._repr_html_()
     for said in ("KEPT", "1.00 KiB", "test_leaks.py"):
         assert said in words
         assert said in page
     assert json.loads(json.dumps(report.to_dict()))["leaks"][0]["bytes_per_step"] == 1024
+    for n, share in (
+        (1, "most of it"),
+        (2, "the largest part of it"),
+        (3, "the largest part of it"),
+    ):
+        alike = dataclasses.replace(report, leaks=report.leaks * n)
+        assert f"{n}.00 KiB a step, {share} held by KEPT" in " ".join(str(alike).split())
 
 
 def test_numbers_kept_on_a_trainer_are_named() -> None:
@@ -457,7 +530,7 @@ def test_numbers_kept_on_a_trainer_are_named() -> None:
     report = find_leaks(step)
     ((name, entries),) = report.containers
     assert name.startswith("trainer")
-    assert name.endswith(".history.loss")
+    assert name.endswith(".history['loss']")
     assert entries == 1.0
     grown = dataclasses.replace(report, heap_bytes_per_step=5000.0)
-    assert "history.loss gains 1 entry a step" in " ".join(str(grown).split())
+    assert "history['loss'] gains 1 entry a step" in " ".join(str(grown).split())
