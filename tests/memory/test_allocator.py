@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -11,7 +12,7 @@ from perfkit.base.device import of
 from perfkit.base.device.cuda import Cuda
 from perfkit.memory import allocator as allocator_module
 from perfkit.memory.account import Accountant, MemoryAccount
-from perfkit.memory.allocator import AllocatorMeter, allocator_states
+from perfkit.memory.allocator import AllocatorMeter, AllocatorUse, allocator_states
 
 GIB = 2**30
 
@@ -152,6 +153,35 @@ def test_a_device_first_used_in_the_region_counts_from_nothing() -> None:
     fake.allocate(GIB)
     (use,) = meter.stop()
     assert (use.allocated_before_bytes, use.left_behind_bytes) == (0, GIB)
+
+
+@pytest.mark.parametrize("keeps_peaks", [True, False])
+def test_an_allocator_without_peaks_is_listed_and_says_so(
+    keeps_peaks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeCuda()
+    if not keeps_peaks:
+        stats = {key: n for key, n in fake.stats(0).items() if not key.endswith("peak")}
+        monkeypatch.setattr(
+            fake, "stats", lambda _: {**stats, "reserved_bytes.all.current": fake.reserved}
+        )
+    meter = AllocatorMeter(fake)
+    meter.start()
+    fake.allocate(GIB)
+    (use,) = meter.stop()
+    (state,) = allocator_states(fake)
+    assert use.peak_reserved_bytes == state.peak_reserved_bytes == GIB * keeps_peaks
+    assert use.reserved_after_bytes == state.reserved_bytes == GIB
+    assert list(use.warnings) == ["the allocator of cuda:0 keeps no peaks; they read as 0"] * (
+        not keeps_peaks
+    )
+
+
+@pytest.mark.parametrize("counter", ["n_ooms", "n_device_allocs", "n_device_frees"])
+def test_each_call_to_the_device_counts_as_a_part_in_the_region(counter: str) -> None:
+    quiet = AllocatorUse(0, "simulated", *(0,) * 10)
+    assert not quiet.was_asked
+    assert dataclasses.replace(quiet, **{counter: 1}).was_asked
 
 
 def test_a_device_left_unused_is_left_out() -> None:

@@ -11,6 +11,7 @@ from perfkit.memory import ledger as ledger_module
 from perfkit.memory.categories import (
     ACTIVATIONS,
     GRADIENTS,
+    INPUTS,
     OTHER,
     PARAMETERS,
     TEMPORARY,
@@ -18,7 +19,7 @@ from perfkit.memory.categories import (
 )
 from perfkit.memory.ledger import BEFORE, Block, Ledger
 
-_REGION = 1
+_REGION, _FIXED, _UNSURE = 1, 2, 3
 
 
 class _Memory:
@@ -60,6 +61,35 @@ def test_peak_is_the_highest_sum_and_its_split_adds_up() -> None:
     assert totals.at_peak == {PARAMETERS: 100, ACTIVATIONS: 50, TEMPORARY: 70}
     assert totals.at_end == {PARAMETERS: 100, ACTIVATIONS: 50, GRADIENTS: 30}
     assert book.n_allocations == 3
+    assert [(p.index, p.total_bytes) for p in totals.curve] == [
+        (0, 100), (1, 150), (2, 220), (3, 150), (4, 180), (4, 180)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("category", "phase", "lasting", "half", "at_most"),
+    [
+        (ACTIVATIONS, _REGION, False, 50, 50),
+        (TEMPORARY, _REGION, False, 50, 50),
+        (PARAMETERS, _REGION, False, 100, 100),
+        (ACTIVATIONS, _REGION, True, 100, 100),
+        (TEMPORARY, _FIXED, False, 100, 100),
+        (INPUTS, BEFORE, False, 50, 50),
+        (INPUTS, BEFORE, True, 100, 100),
+        (ACTIVATIONS, BEFORE, False, 100, 100),  # of an earlier step's batch
+        (TEMPORARY, _UNSURE, False, 50, 100),
+        (INPUTS, _UNSURE, False, 50, 50),
+    ],
+)
+def test_what_half_a_batch_halves(
+    category: int, phase: int, lasting: bool, half: int, at_most: int
+) -> None:
+    book = Ledger(fixed_phases={_FIXED}, unsure_phase=_UNSURE)
+    memory, block = _block(book, 100, category, phase)
+    block.lasting = lasting
+    totals = book.totals()
+    assert (totals.half_batch_bytes, totals.half_batch_at_most_bytes) == (half, at_most)
+    del memory
 
 
 def test_a_label_given_after_the_peak_moves_bytes_and_changes_no_total() -> None:
@@ -119,5 +149,7 @@ def test_folding_changes_nothing(fold_at: int, monkeypatch: pytest.MonkeyPatch) 
     assert (totals.start_bytes, totals.peak_bytes, totals.end_bytes) == (3, peak, total)
     assert sum(totals.at_peak.values()) == peak
     assert sum(totals.at_end.values()) == total
+    assert max(point.total_bytes for point in totals.curve) == peak
+    assert len(totals.curve) <= ledger_module.MAX_POINTS + 1
     # evaluating twice is the same as once
     assert book.totals() == totals

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.memory.account import _doubts, _half_batch
+from perfkit.memory.account import _devices, _doubts, _half_batch
 from perfkit.memory.allocator import AllocatorUse
 from perfkit.memory.categories import CATEGORIES, INPUTS
 from perfkit.memory.fit import _crossing, _largest
 from perfkit.memory.leaks import _Alive, _grows, _steady_rise
+from perfkit.memory.ledger import Point, Totals
 from perfkit.memory.out_of_memory import remedies, requested_bytes
 
 MIB = 2**20
@@ -38,6 +39,28 @@ def test_half_a_batch_is_not_predicted_where_a_tenth_of_the_peak_is_unknown() ->
 def test_half_a_batch_that_saves_little_is_not_worth_a_word() -> None:
     assert _half(1000, 940, other=0) == 940
     assert _half(1000, 960, other=0) is None
+
+
+@pytest.mark.parametrize("unseen", ["", "compiled", "cuda_graphs", "n_unreadable"])
+def test_half_a_batch_is_predicted_where_all_was_seen_and_the_code_ended_well(unseen: str) -> None:
+    seen = {INPUTS: 100}
+    totals = Totals(
+        *(0, 100, 0, {}, seen, {}),
+        curve=(Point(0, 100, seen, 0),),
+        half_batch_bytes=50,
+        half_batch_at_most_bytes=50,
+    )
+    tracker: Any = SimpleNamespace(
+        compiled=unseen == "compiled",
+        cuda_graphs=unseen == "cuda_graphs",
+        n_unreadable=int(unseen == "n_unreadable"),
+        ledgers={"cpu": SimpleNamespace(totals=lambda: totals, n_allocations=1)},
+    )
+    for ended_well in (True, False):
+        (device,), warnings = _devices(tracker, (), ended_well=ended_well)
+        half = device.half_batch_peak_bytes
+        assert half == (50 if ended_well and not unseen else None)
+        assert warnings == []
 
 
 def _looks(sizes: list[int], steps: list[int]) -> bool:
