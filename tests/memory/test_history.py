@@ -212,6 +212,14 @@ def test_no_history_at_all_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "text.json")
 
 
+@pytest.mark.parametrize("action", ["alloc", "segment_alloc"])
+def test_entries_that_do_not_lead_to_the_segments_are_told(action: str) -> None:
+    snapshot = _snapshot()
+    snapshot["device_traces"][0] = [_entry(action, 999 * MIB)]
+    (said,) = history_of(snapshot).warnings
+    assert said.startswith("entries and segments do not add up")
+
+
 def test_an_empty_snapshot_is_no_crash() -> None:
     history = history_of({"segments": [], "device_traces": []})
     assert history.peak_reserved_bytes == 0
