@@ -189,6 +189,7 @@ def test_what_lbfgs_does_between_its_closures_is_the_update() -> None:
         sim.host("aten::linear", at, 100, **recorded)
         sim.host("aten::mean", at + 150, 50)
         sim.host("autograd::engine::evaluate_function: X", at + 200, 300, **recorded)
+        sim.host("XBackward0", at + 210, 200, **recorded)
         sim.host("aten::item", at + 510, 10, **{"Sequence number": number + 1})
         sim.host("aten::mul", at + 530, 200)
     # 50 of each closure are Python

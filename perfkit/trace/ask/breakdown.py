@@ -246,7 +246,7 @@ def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
         "optimizer": _without_closures(
             union(start[optimizer], end[optimizer]),
             backward_parts,
-            _recorded(trace, ops & ~backward, backward),
+            _recorded(trace, ops & ~backward_parts.covers(start), backward),
         ),
         "backward": backward_parts,
         "forward": union(start[forward], end[forward]),
@@ -278,7 +278,6 @@ def _without_closures(optimizer: Intervals, backward: Intervals, recorded: Int64
     closures = np.unique(at[at >= 0])
     if not len(closures):
         return optimizer
-    recorded = recorded[~backward.covers(recorded)]
     following = np.searchsorted(backward.start, recorded)
     inside = _index_in(optimizer, recorded)
     ends_there = np.r_[at, -1][following]
