@@ -217,6 +217,7 @@ def test_pin_and_confirm_by_keyboard(open_notebook: Callable) -> None:
     quick = "from perfkit.widgets import _lab_confirm; _lab_confirm._SHORTEST_S = 8.0"
     book = open_notebook([DATA, quick, LAB.replace("seconds=4", "seconds=1")], "pin")
     page = book.page
+    key = "() => document.activeElement.dataset.key"
     book.run_all()
     book.press(".pk-start", "Enter")
     book.wait_data(".pk-lab", "d.run === '1' && d.state === 'done'")
@@ -225,17 +226,19 @@ def test_pin_and_confirm_by_keyboard(open_notebook: Callable) -> None:
 
     book.press("[data-key=pin-2]", "Enter")
     book.wait_data(".pk-lab", "d.pinned === '2' && d.ghost === '0'")
-    assert page.evaluate("() => document.activeElement.dataset.key") == "pin-2"
+    assert page.evaluate(key) == "pin-2"
     assert page.locator("[data-run='1'] .pk-changed > span").inner_text() == "small on → off"
     assert "run 2" in page.locator(".pk-runs thead th").last.inner_text()
 
     book.press("[data-key=confirm-1]", "Space")
     book.wait_data(".pk-lab", "d.state === 'confirming'")
+    assert page.evaluate(key) == "confirm-1", "a button keeps the focus while it waits"
     book.wait_data(".pk-lab", "d.state === 'done'", timeout_s=240)  # its budget: 2 min at most
     cell = page.locator("[data-run='1'] .pk-ratio")
     assert cell.get_attribute("data-kind") == "confirmed"
     assert "[" in cell.inner_text()
     assert page.locator("[data-key=confirm-1]").count() == 0
+    assert page.evaluate(key) == "pin-1", "the focus stays in the row"
     assert page.locator(".pk-errors").inner_text() == ""
     page.wait_for_timeout(500)
     book.screenshot("lab-confirmed", ".pk-lab")
@@ -500,6 +503,10 @@ def test_where_the_time_of_a_step_goes_is_a_bar_with_its_words(open_notebook: Ca
     assert why_not.locator("p").inner_text() == (
         "Where a step's time goes was not seen: the workload has compiled code"
     )
+    page.set_viewport_size({"width": 720, "height": 1000})
+    book.screenshot("lab-phases-720px", ".pk-lab")
+    assert why_not.locator("p").bounding_box()["width"] > 250
+    page.set_viewport_size({"width": 900, "height": 1000})
     assert page.locator(".pk-phase-key li").all_inner_texts() == [
         "Where a step's time goes:", "data wait", "forward", "backward", "optimizer", "evaluation",
         "checkpoint", "other",

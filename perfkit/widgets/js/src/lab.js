@@ -5,7 +5,7 @@ import { createChart } from "./chart.js";
 import { createControls } from "./controls.js";
 import { isDisconnected, watchKernel } from "./kernel.js";
 import { replaceOutput } from "./notebook.js";
-import { announcer, dataTable, errorBox, format, frame, h, throttle } from "./parts.js";
+import { announcer, canPress, dataTable, errorBox, format, frame, h, letPress, throttle } from "./parts.js";
 import { Points, summary } from "./points.js";
 import { createRuns } from "./runs.js";
 
@@ -126,12 +126,12 @@ export default () => {
       const newControls = () =>
         createControls(model.get("controls"), (name, index) => send({ type: "set", name, index }));
       let controls = newControls();
-      const button = (text, content, kind) =>
-        h(
-          "button",
-          { type: "button", class: `pk-button ${kind ?? ""}`, onclick: () => send(content()) },
-          text,
-        );
+      const button = (text, content, kind) => {
+        const press = ({ currentTarget: pressed }) => {
+          if (canPress(pressed)) send(content());
+        };
+        return h("button", { type: "button", class: `pk-button ${kind ?? ""}`, onclick: press }, text);
+      };
       const startNow = () => {
         controls.flush(); // the run has what is chosen, also a moment ago
         return { type: "start" };
@@ -301,8 +301,8 @@ export default () => {
         );
         pause.textContent = status.state === "paused" ? "Resume" : "Pause";
         start.disabled = !alive;
-        pause.disabled = !status.busy || status.state === "confirming";
-        stop.disabled = !status.busy;
+        letPress(pause, status.busy && status.state !== "confirming");
+        letPress(stop, status.busy);
         runs.enable(alive && !status.busy);
         speaker.say(`${status.state}. ${status.line}`);
       });

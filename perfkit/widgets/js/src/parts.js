@@ -27,6 +27,13 @@ export function frame(kind) {
   });
 }
 
+/** Whether a button can be pressed now. While it cannot, it keeps the focus, which `disabled` would
+ * take away: a reader without a mouse who has just pressed it goes on from there. */
+export function letPress(button, on) {
+  button.setAttribute("aria-disabled", String(!on));
+}
+export const canPress = (button) => button.getAttribute("aria-disabled") !== "true";
+
 /** Shows errors of JavaScript and of Python callbacks under the widget. */
 export function errorBox() {
   const list = h("div", { class: "pk-errors", role: "alert" });

@@ -2,7 +2,7 @@
 
 import { bar, barReach, pinIcon, spark, sparkTop, stack } from "./bars.js";
 import { morph } from "./morph.js";
-import { h } from "./parts.js";
+import { canPress, h, letPress } from "./parts.js";
 
 /** `send(content)` reports a click on Pin or Confirm to the kernel. */
 export function createRuns(send) {
@@ -10,7 +10,7 @@ export function createRuns(send) {
   // the buttons' keys say what they ask for: "pin-2", "confirm-3"
   const pressed = ({ target }) => {
     const button = target.closest("button");
-    if (!button || button.getAttribute("aria-pressed") === "true") return;
+    if (!button || button.getAttribute("aria-pressed") === "true" || !canPress(button)) return;
     const [type, run] = button.dataset.key.split("-");
     send({ type, run: Number(run) });
   };
@@ -36,7 +36,11 @@ export function createRuns(send) {
     const speed = pinned ? `Speed against run ${pinned.run}` : "Speed";
     speedHead.textContent = speed;
     const scale = { top: sparkTop(rows), reach: barReach(rows), speed, pinned };
+    const left = body.contains(document.activeElement) && document.activeElement.closest("tr");
     morph(body, h("tbody", {}, ...rows.flatMap((row) => lines(row, scale))));
+    // a Confirm goes away when it is done: the focus stays in its row
+    if (left && !body.contains(document.activeElement))
+      left.querySelector(".pk-pin")?.focus({ preventScroll: true });
     showKey(rows);
     enable(idle);
   };
@@ -55,7 +59,7 @@ export function createRuns(send) {
 
   const enable = (on) => {
     idle = on;
-    for (const button of body.querySelectorAll(".pk-confirm")) button.disabled = !on;
+    for (const button of body.querySelectorAll(".pk-confirm")) letPress(button, on);
   };
 
   function lines(row, { top, reach, speed, pinned }) {
