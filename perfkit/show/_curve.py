@@ -82,6 +82,8 @@ class StackedCurve:
             title=self.title,
             areas=areas,
             phases=named if any(one["name"] for one in named) else [],
+            # a name does not always fit into its stretch
+            in_turn=", ".join(one["name"] or "several in turn" for one in named),
             peak=f"{100 * x_peak:.2f}",
             peak_on_left=x_peak > 0.5,
             peak_label=f"peak {fmt_bytes(curve.total_bytes[curve.peak])}",
