@@ -303,7 +303,7 @@ def _outside(elsewhere: Elsewhere | None, *, trains: bool) -> list[Finding]:
                 "with perfkit.profile() as p:\n    ...\nprint(p)"
             ),
             gain_at_most=gain,
-            formula=f"of all the code, {formula}",
+            formula=f"for the code as a whole, {formula}",
             line=f"{largest.place}: {largest.source}" if largest.place else None,
         )
     ]

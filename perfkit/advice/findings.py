@@ -92,7 +92,7 @@ def amdahl(share: float, *, speedup: float | None = None) -> tuple[float, str]:
     if rest * MOST_GAIN <= 1.0:
         how = "vanished" if speedup is None else f"became {speedup:g} times as fast"
         return float(MOST_GAIN), (
-            f"over {MOST_GAIN}× at best: that part is {part} of the step, and if it {how}, the "
+            f"over {MOST_GAIN}× at best: that part is {part} of the time, and if it {how}, the "
             "little that is left would decide, which is not known well enough to say more"
         )
     gain = 1.0 / rest

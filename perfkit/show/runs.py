@@ -171,7 +171,7 @@ def _sentence(runs: Sequence[RunResult]) -> str:
         f"{fmt_ms(run.step.median)} a step (median) "
         f"[{fmt_ms(run.step.low)}, {fmt_ms(run.step.high)}]",
         f"{fmt_share(run.wait_share)} of it data wait",
-        f"{_rate(run)} samples/s",
+        *([] if run.samples_per_s is None else [f"{_rate(run)} samples/s"]),
         f"peak {fmt_bytes(run.peak_bytes)}",
         *([f"{_faults(run)} page faults a step"] if "malloc" in run.values else []),
         f"n={run.n_counted} of {run.n_steps} steps",

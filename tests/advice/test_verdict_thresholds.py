@@ -775,3 +775,6 @@ def test_what_is_said_before_the_verdict(
     assert ("Measure again on a quiet machine" in found.sentence) is (known.get("busy") is BUSY)
     assert found.findings[0].gain_at_most >= found.findings[-1].gain_at_most
     assert all(one.always or one.gain_at_most >= 1.05 for one in found.findings)
+    outside = [one.formula for one in found.findings if one.rule == "outside-the-steps"]
+    assert bool(outside) is ("elsewhere" in known)
+    assert all("0.90 of the time" in told and "step" not in told for told in outside)

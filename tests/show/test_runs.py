@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,6 +65,7 @@ def test_one_run_says_what_was_measured_and_where():
         assert words in one_line
     for words in ("1,230 samples/s", "256 MiB", "n=7 of 7 steps", "measured here"):
         assert words in one_line
+    assert "samples/s" not in str(replace(SLOW, samples_per_s=None)), "not known: not said"
     assert "peak resident set of the training process" in said
     assert max(map(len, said.splitlines())) <= 96
 
