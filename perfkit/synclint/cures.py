@@ -292,12 +292,20 @@ _CURES: Mapping[str, tuple[_Cure, ...]] = {
         note="# collect on the device; one .cpu() for all, after the loop",
     ),
     "numpy": _read("X.numpy()", note="# compute with torch; convert once, after the loop"),
-    "nonzero": _snippet(
-        "# the mask itself, not where it is true\nn = torch.count_nonzero(X)",
-        "nonzero(X)",
-        "X.nonzero()",
-        "argwhere(X)",
-        "X.argwhere()",
+    "nonzero": (
+        *_snippet(
+            "# a 0 adds nothing to a sum: keep all of them, and count (X has one dimension)\n"
+            "mean = X.sum() / torch.count_nonzero(X).clamp(min=1)",
+            "X[X.nonzero()[:, 0]]",
+            "X[torch.nonzero(X)[:, 0]]",
+        ),
+        *_snippet(
+            "# the mask itself, not where it is true\nn = torch.count_nonzero(X)",
+            "nonzero(X)",
+            "X.nonzero()",
+            "argwhere(X)",
+            "X.argwhere()",
+        ),
     ),
     "where": _snippet("y = torch.where(X, 1.0, 0.0)  # with three arguments", "where(X)"),
     "unique": (

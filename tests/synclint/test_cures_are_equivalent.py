@@ -106,6 +106,9 @@ def test_what_is_counted_with_weights(kinds: Tensor, weights: str, least: str) -
         ("y = torch.masked_select(x, m).mean()", {"x": WIDE[0], "m": WIDE > 0}, "y", "mean"),
         ("y = x.masked_select(m).mean()", {"x": WIDE, "m": WIDE[0] > 0}, "y", "mean"),
         ("y = x.masked_select(m).mean()", {"x": HALF, "m": HALF > 0}, "y", "mean"),
+        # by where they are not 0
+        ("y = x[x.nonzero()[:, 0]]", {"x": WIDE[0].relu()}, "y.mean()", "mean"),
+        ("y = x[torch.nonzero(x)[:, 0]].mean()", {"x": WIDE[0].relu()}, "y", "mean"),
         # losses of some
         (
             "y = F.cross_entropy(x[m], k[m])",
