@@ -83,7 +83,7 @@ def on_your_machine(
         measured: a ``perfkit.compare`` or ``perfkit.ab`` result.
         expect: what the text says about the second version (``b``): ``"faster"``, ``"slower"``, or
             ``"same"`` for no difference.
-        because: a sentence that may explain why a machine does not show it.
+        because: a sentence that may explain why a machine shows something else.
 
     Raises:
         UsageError: it has no ratio with an interval, or ``expect`` is none of the three.
@@ -129,7 +129,7 @@ def on_your_machine(
         )
     else:
         said = f"On your machine it is {seen}: {figure}. The text says {_SAID[expect]}."
-    if because and not agrees:
+    if because and not agrees and seen != "unclear":
         said = f"{said} {because}"
     return OnYourMachine(expect, seen, said)
 

@@ -75,6 +75,9 @@ def test_the_reason_stands_only_where_the_machine_does_not_show_it() -> None:
     why = "On one core workers cannot help."
     assert why in repr(on_your_machine(measured(0.99, 1.0, 1.01), because=why))
     assert why not in repr(on_your_machine(measured(1.9, 2.0, 2.1), because=why))
+    # what was not seen needs no reason
+    assert why not in repr(on_your_machine(measured(0.0, 1.2, math.inf), because=why))
+    assert why not in repr(on_your_machine(measured(0.5, 1.2, 3.0), because=why))
 
 
 def test_on_a_page_the_sentence_is_text() -> None:

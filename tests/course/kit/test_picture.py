@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from perfkit.base.errors import UsageError
+from perfkit.course.kit.axes import whiskers
 from perfkit.course.kit.picture import picture, show
 
 
@@ -84,3 +85,9 @@ def test_show_displays_one_picture(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_cannot_be_shown_is_told(figure: Any, alt: Any, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         show(figure, alt)
+
+
+def test_an_interval_without_an_end_has_no_whisker() -> None:
+    # a ratio of one block, as perfkit.compare gives it, and the time that is calculated from it
+    reach = whiskers([2.0, 8.0, 8.0], [1.5, 0.0, 1.0], [3.0, 9.0, np.inf])
+    np.testing.assert_array_equal(reach, [[0.5, np.nan, np.nan], [1.0, np.nan, np.nan]])

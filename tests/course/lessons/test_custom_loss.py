@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from perfkit.advice.profiling import profile
 from perfkit.base.errors import MissingError
 from perfkit.course.kit.claim import claim
+from perfkit.course.kit.picture import picture
 from perfkit.course.lessons.lesson_08_custom_loss.lesson import (
     FAR,
     _wanted,
@@ -329,7 +330,8 @@ def test_a_parabola_goes_through_its_points() -> None:
 
 
 def test_pictures_say_what_they_show() -> None:
-    _, words = draw_cells(*cells(1, 64, 9))
+    figure, words = draw_cells(*cells(1, 64, 9))
+    assert not picture(figure, words).light, "on a dark page light cells stay light"
     assert "the 9 cells in different colours" in words
     measured = {"loop": {4: 10.0, 64: 800.0}, "bins": {4: 8.0, 64: 9.0}}
     figure, words = draw_growth(measured, {512: 60_000.0}, source="measured here")

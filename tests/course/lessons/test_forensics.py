@@ -217,7 +217,11 @@ LEFT = Listing("Trainer", "not tried", "")
     [
         ([RUNS], "holds here", "all run"),
         ([RUNS, LEFT], "holds here", "not tried: Trainer"),
-        ([RUNS, RAISES, OTHER], "does not hold here", "Of 3 listings, 2 do not do what is said"),
+        (
+            [RUNS, RAISES, OTHER],
+            "does not hold here",
+            "Of 3 listings, 2 do not do what their article says",
+        ),
         ([RUNS, OTHER], "does not hold here", "computes something else: accumulate"),
         ([LEFT], "not decided", "not tried: Trainer"),
     ],

@@ -364,6 +364,7 @@ def test_the_picture_says_what_it_shows() -> None:
     found = account(lambda: layer(torch.ones(64, 64)).tanh().sum().backward())
     figure, words = draw_steps({"keep": found, "recompute": found})
     assert f"keep, {found.peak_bytes / 1e6:.1f} MB at the peak" in words
+    assert [text.get_text() for text in figure.texts] == ["counted here"]
     assert len(figure.axes[0].lines) == 2
 
 

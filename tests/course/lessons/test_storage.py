@@ -306,12 +306,13 @@ def test_work_that_fails_says_why(tmp_path: Path) -> None:
 def test_pictures_carry_their_words() -> None:
     found = compare(lambda: sum(range(2000)), lambda: sum(range(10)), budget_s=0.05)
     arms = [Arm("files", 0, 5_000_000), Arm("tensor", 20_000_000, 0, found)]
-    for _, words in (
+    for figure, words in (
         draw_arms(arms, pictures=32, per_call=2),
         draw_gains({"a": found}, "times as fast"),
         draw_break_even(2.0, 0.5, 3.0),
     ):
         assert words
+        assert "measured here" in figure.get_supxlabel(), "where its figures come from"
     pages = WorkerPages(
         {"list": 2**20, "tensor": 2**20}, {"list": (2**19, 2**20), "tensor": (0, 0)}
     )

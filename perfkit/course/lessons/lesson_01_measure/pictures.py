@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_interval, fmt_ms, fmt_ratio
+from perfkit.course.kit.axes import whiskers, with_source
+from perfkit.course.kit.origin import origin
 from perfkit.course.lessons.lesson_01_measure.cost import ProfilerCost
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ def draw_first_steps(
     left.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     left.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if value in (2, 5, 20, 50) else "")
     left.legend(frameon=False, fontsize="small", loc="upper right", bbox_to_anchor=(1, 0.9))
+    with_source(figure, origin())
     first = float(middle[0])
     words = (
         f"Time of the first {n} steps in {len(times_ms)} fresh processes, on a logarithmic axis. "
@@ -88,7 +91,7 @@ def draw_cost(cost: ProfilerCost) -> tuple[Figure, str]:
     rows = np.arange(len(options))
     ratios = [one.ratio for one in options if one.ratio is not None]
     values = np.array([one.ratio for one in ratios])
-    errors = np.array([[r.ratio - r.low for r in ratios], [r.high - r.ratio for r in ratios]])
+    errors = whiskers(values, [one.low for one in ratios], [one.high for one in ratios])
     left.barh(rows, values, color=_BLUE, alpha=0.85, xerr=errors, ecolor="black", capsize=3)
     left.axvline(1, color=_GREY, ls="--", lw=1.2)
     left.set(yticks=rows, xlabel="step: times as long as without profiler")
@@ -101,6 +104,7 @@ def draw_cost(cost: ProfilerCost) -> tuple[Figure, str]:
     right.set_yticklabels([])
     right.invert_yaxis()
     right.grid(visible=False, axis="y")
+    with_source(figure, origin())
     said = "; ".join(
         f"{name} {fmt_ratio(ratio.ratio)} {fmt_interval(ratio.low, ratio.high)}, "
         f"stopping {fmt_ms(stop)}"

@@ -39,7 +39,7 @@ class Phases:
             )
             for name, one in self.times.items()
         ]
-        return table(("phase", "median", "95 %", "share"), rows)
+        return table(("phase", "median", "95 % interval", "share"), rows)
 
 
 def time_phases(

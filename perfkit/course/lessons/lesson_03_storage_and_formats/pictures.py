@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_bytes, fmt_interval, fmt_ms, fmt_ratio, no_difference
+from perfkit.course.kit.axes import whiskers, with_source
+from perfkit.course.kit.origin import origin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,10 +67,10 @@ def draw_arms(arms: Sequence[Arm], *, pictures: int, per_call: int) -> tuple[Fig
     # ratios were measured in turn, not times: a time is the slow one's over the ratio
     times = np.array([slow, *(slow / one.ratio for one in found)]) / per_call
     low = np.array([slow, *(slow / one.high for one in found)]) / per_call
-    high = np.array([slow, *(slow / max(one.low, 1e-9) for one in found)]) / per_call
+    high = np.array([slow, *(slow / one.low if one.low else inf for one in found)]) / per_call
     figure, (left, right) = _new(2, sharey=True)
     rows = np.arange(len(arms))
-    errors = np.maximum(np.array([times - low, high - times]), 0)
+    errors = whiskers(times, low, high)
     left.barh(rows, times, color=_BLUE, alpha=0.85, xerr=errors, ecolor="black", capsize=3)
     left.set(yticks=rows, xscale="log", xlabel="ms for one picture (logarithmic)")
     left.set_yticklabels([arm.name for arm in arms])
@@ -84,6 +87,7 @@ def draw_arms(arms: Sequence[Arm], *, pictures: int, per_call: int) -> tuple[Fig
     figure.legend(frameon=False, fontsize="small", loc="outside upper right", ncols=2)
     for axes in (left, right):
         axes.grid(visible=False, axis="y")
+    with_source(figure, origin("times measured here, bytes counted"))
     said = "; ".join(
         f"{arm.name} {fmt_ms(time)}, {fmt_bytes(arm.held)} held and {fmt_bytes(arm.cached)} in "
         "the page cache"
@@ -133,6 +137,7 @@ def draw_break_even(online: float, offline: float, once: float) -> tuple[Figure,
         said = f"the lines cross after {point:.1f} epochs"
     axes.set(xlabel="epochs", ylabel="time spent on data (s)", xlim=(0, last), ylim=(0, None))
     axes.locator_params(axis="x", integer=True)
+    with_source(figure, origin("from times measured here"))
     words = (
         f"Time spent on data against epochs. Resizing in every epoch costs {online:.2f} s an "
         f"epoch; resizing once costs {once:.2f} s and then {offline:.3f} s an epoch: {said}."
@@ -159,7 +164,7 @@ def draw_gains(gains: Mapping[str, Comparison], label: str) -> tuple[Figure, str
     rows = np.arange(len(gains))
     found = list(gains.values())
     values = np.array([one.ratio for one in found])
-    errors = np.array([[v.ratio - v.low for v in found], [v.high - v.ratio for v in found]])
+    errors = whiskers(values, [one.low for one in found], [one.high for one in found])
     colours = [_BLUE if one.different else _GREY for one in found]
     # small and large factors on one axis: logarithmic, from "as fast"
     wide = float(values.max()) > _LOGARITHMIC_FROM
@@ -181,6 +186,7 @@ def draw_gains(gains: Mapping[str, Comparison], label: str) -> tuple[Figure, str
     axes.set_yticklabels(list(gains))
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
+    with_source(figure, origin())
     said = "; ".join(
         f"{name} {fmt_ratio(one.ratio)} {fmt_interval(one.low, one.high)}"
         + ("" if one.different else f" ({no_difference(one.low, one.high)})")
@@ -217,6 +223,7 @@ def draw_pages(pages: WorkerPages) -> tuple[Figure, str]:
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     figure.legend(frameon=False, fontsize="small", loc="outside upper right", ncols=2)
+    with_source(figure, origin())
     said = "; ".join(
         f"{name}: {fmt_bytes(pages.data_bytes[name])}, {fmt_bytes(pages.per_worker(name))} copied"
         for name in names

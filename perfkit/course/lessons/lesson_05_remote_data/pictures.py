@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_count, fmt_ms
+from perfkit.course.kit.axes import whiskers, with_source
+from perfkit.course.kit.origin import origin
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,7 +62,7 @@ def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[
     # ratios were measured in turn, not times: a time is the slow one's over the ratio
     times = np.array([slow, *(slow / one.ratio for one in found)])
     low = np.array([slow, *(slow / one.high for one in found)])
-    high = np.array([slow, *(slow / max(one.low, 1e-9) for one in found)])
+    high = np.array([slow, *(slow / one.low if one.low else inf for one in found)])
     waits = np.array([way.waits for way in ways]) * latency_ms
 
     from matplotlib.figure import Figure
@@ -68,7 +71,7 @@ def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[
     figure.set_facecolor("white")
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = np.arange(len(ways))
-    errors = np.nan_to_num(np.maximum(np.array([times - low, high - times]), 0))
+    errors = whiskers(times, low, high)
     errors[:, 0] = np.nan  # the slow one is the reference: no error bar
     left.barh(rows, times, color=_BLUE, alpha=0.85, xerr=errors, ecolor="black", capsize=3)
     some = waits > 0
@@ -91,6 +94,7 @@ def draw_ways(ways: Sequence[Way], *, samples: int, latency_ms: float) -> tuple[
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(visible=False, axis="y")
+    with_source(figure, origin("measured here; the latency is simulated"))
     said = "; ".join(
         f"{way.name}: {fmt_ms(time)}, {fmt_count(way.requests)} "
         f"request{'s' * (way.requests != 1)}, "

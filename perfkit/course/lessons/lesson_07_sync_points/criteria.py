@@ -144,7 +144,7 @@ def ask_and_run(
     said = (
         f"The published step needs at least {compute_ms:.0f} ms for its arithmetic and "
         f"{traffic_ms:.0f} ms for its memory traffic on that GPU, operator by operator "
-        f"(predicted): 5.4 ms is no time of a step, and the gain was at most "
+        f"(predicted): a step cannot take 5.4 ms, and the gain was at most "
         f"{PUBLISHED.before_ms / least_ms:.1f}×"
     )
     if read_ms is not None and true_ms is not None:

@@ -33,12 +33,13 @@ def draw_cells(pictures: torch.Tensor, instances: torch.Tensor) -> tuple[Figure,
     # neighbours in number get colours that are far apart; background stays white
     hues = np.random.default_rng(0).permutation(many) / max(many - 1, 1)
     colours = np.vstack([[1, 1, 1, 1], colormaps["viridis"](hues)])
-    figure = Figure(figsize=(6.4, 3.3), facecolor=GROUND)
+    # dark on every page: on a dark one the lightness of a light figure would be inverted
+    figure = Figure(figsize=(6.4, 3.3), facecolor=INK)
     left, right = figure.subplots(1, 2)
     left.imshow(picture, cmap="gray")
     right.imshow(colours[instance])
     for axes, title in ((left, "a picture"), (right, f"its {many} cells, numbered")):
-        axes.set_title(title, fontsize=9, color=INK)
+        axes.set_title(title, fontsize=9, color=GROUND)
         axes.set_xticks([])
         axes.set_yticks([])
     figure.tight_layout()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes
+from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes, with_source
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +61,7 @@ def draw_steps(accounts: Mapping[str, MemoryAccount]) -> tuple[Figure, str]:
         bbox_to_anchor=(0, 1),
         borderaxespad=0.2,
     )
-    figure.tight_layout()
+    with_source(figure, "counted here")
     return figure, (
         "Memory over one forward and backward pass: it rises in the first and falls in the second"
         f". {'; '.join(said)}."

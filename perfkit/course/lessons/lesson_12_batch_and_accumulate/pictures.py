@@ -93,7 +93,7 @@ def draw_losses(
         axes.legend(frameon=False, fontsize=8, loc="lower left")
         plain_axes(axes)
     n_seeds = len(next(iter(next(iter(panels.values())).values())))
-    seeds_said = f"line: mean of {n_seeds} seeds, band: their range"
+    seeds_said = f"computed here; line: mean of {n_seeds} seeds, band: their range"
     with_source(figure, seeds_said)
     return figure, (f"Losses over an epoch, mean and range of {n_seeds} seeds. {'; '.join(said)}.")
 

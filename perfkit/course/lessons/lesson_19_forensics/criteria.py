@@ -40,8 +40,8 @@ def listings_run(found: Sequence[Listing]) -> Outcome:
             "listings_that_fail": Figure.exact(len(raises) + len(other)),
         },
         headline="listings_that_fail",
-        sentence=f"Of {len(tried)} listings, {len(raises) + len(other)} do not do what is said; "
-        f"{'; '.join(filter(None, parts)) or 'all run'}.",
+        sentence=f"Of {len(tried)} listings, {len(raises) + len(other)} do not do what their "
+        f"article says; {'; '.join(filter(None, parts)) or 'all run'}.",
     )
 
 
@@ -72,7 +72,7 @@ def published_step_time(
     said = (
         f"Writing and reading each activation once takes that GPU at least {activations_ms:.0f} "
         f"ms, and drawing the pictures of a step at least {pictures_ms:.0f} ms (predicted): "
-        f"{PUBLISHED.after_ms} ms is no time of a step"
+        f"a step cannot take {PUBLISHED.after_ms} ms"
     )
     gained = None
     if ran is not None:
