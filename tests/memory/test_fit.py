@@ -451,6 +451,9 @@ def test_a_tensor_that_is_input_and_target_is_one_in_a_batch_of_any_size() -> No
         assert batch["x"] is not batch["other"]
         assert (*batch["x"].shape, *batch["other"].shape) == (n, 3, n, 3)
         assert (batch["n"], batch["k"]) == (n, 7)
+    fixed = Batches(fake_mode(), lambda n: (torch.ones(4), n), 8, takes_size=True)
+    assert fixed.why_not == "make_batch(8) and make_batch(4) give tensors of the same size"
+    assert not fixed.may_grow
 
 
 def test_a_data_set_of_one_sample() -> None:
