@@ -7,10 +7,13 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+
+from perfkit.base.uninterrupted import Uninterrupted, surely
 
 _lock = threading.RLock()
 _was_on = True
-_resting: list[int] = []  # the thread of each that wants it at rest
+_resting: dict[object, int] = {}  # each that wants it at rest, and its thread
 
 
 @contextmanager
@@ -21,17 +24,27 @@ def at_rest() -> Iterator[None]:
     leave switches it on again, if it was on. (A ``gc.disable()`` of the program meanwhile is
     undone.)
     """
+    rest = object()
+    try:
+        with Uninterrupted():
+            _begin(rest)
+        yield
+    finally:
+        surely(partial(_end, rest))
+
+
+def _begin(rest: object) -> None:
     global _was_on
     with _lock:
         if not _resting:
             _was_on = gc.isenabled()
             gc.disable()
-        _resting.append(threading.get_ident())
-    try:
-        yield
-    finally:
-        with _lock:
-            _resting.remove(threading.get_ident())
+        _resting[rest] = threading.get_ident()
+
+
+def _end(rest: object) -> None:
+    with _lock:
+        if _resting.pop(rest, None) is not None:
             _back_on()
 
 
@@ -42,9 +55,10 @@ def _back_on() -> None:
 
 def _forked() -> None:
     """This process has no other thread: none will come to switch it on."""
-    here = [one for one in _resting if one == threading.get_ident()]
-    if len(here) != len(_resting):
-        _resting[:] = here
+    elsewhere = [one for one, thread in _resting.items() if thread != threading.get_ident()]
+    for one in elsewhere:
+        del _resting[one]
+    if elsewhere:
         _back_on()
     _lock.release()
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import linecache
+import signal
 import subprocess
 import sys
 import threading
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -71,3 +75,37 @@ sys.meta_path.insert(0, Finder)
 def test_a_rank_does_not_collect_while_it_imports_torch(start: str) -> None:
     code = _IMPORTS.format(start=start)
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.usefixtures("python_handles_ctrl_c")
+def test_ctrl_c_at_any_line_of_it_leaves_the_collector_on() -> None:
+    interrupted = 0
+    for number in range(1, 30):
+        left = number
+
+        def line(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal left
+            code = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+            # the moment before `surely` is within its `try`, where nothing can be done
+            left -= event == "line" and not code.startswith(("try:", "surely("))
+            if not left:
+                sys.settrace(None)
+                frame.f_trace = None
+                signal.raise_signal(signal.SIGINT)
+            return line
+
+        sys.settrace(lambda frame, *_: line if _is_of_it(frame) else None)
+        try:
+            with collector.at_rest():
+                pass
+        except KeyboardInterrupt:
+            interrupted += 1
+        finally:
+            sys.settrace(None)
+        assert gc.isenabled(), f"line {number} that it runs"
+        assert not collector._resting
+    assert 10 < interrupted < 29
+
+
+def _is_of_it(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == collector.__file__
