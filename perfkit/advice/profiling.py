@@ -98,7 +98,7 @@ class Profiling(Shown):
         self.stop()
         if error is not None:
             self.failed(error)
-        else:
+        elif self._recorder.is_done:
             _ = self.result  # explained now: the machine and the time are those of the region
 
     def call(self, step: Callable[[], object], repeat: int | None = None) -> None:

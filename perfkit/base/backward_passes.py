@@ -24,6 +24,7 @@ class BackwardPasses:
 
     def __init__(self, instrument: Instrument) -> None:
         self._thread_id = threading.get_ident()
+        self._task = torch_compat.graph_task_id_reader()
         self._depth = 0
         self._waiting: list[Callable[[], object]] = []
         self._pass_ended = instrument.hook(self._ended, even_off=True)
@@ -32,19 +33,21 @@ class BackwardPasses:
     @property
     def inside(self) -> bool:
         """Whether the thread is within a pass that began since."""
-        return self._depth > 0
+        if not self._depth:
+            return False
+        # where our own end has failed, the depth is too large: this thread is asked, if it is that
+        return threading.get_ident() != self._thread_id or self._task() >= 0
 
     def after(self, function: Callable[[], object]) -> None:
         """Call it as soon as the thread is in no pass: perhaps at once."""
-        if self._depth:
+        if self.inside:
             self._waiting.append(function)
         else:
             function()
 
     def close(self) -> None:
-        """See no more passes; what still waits is not called."""
-        self._unwatch()
-        self._waiting.clear()
+        """See no more passes; within one, after its end, when all that still waits is called."""
+        self.after(self._unwatch)
 
     def _begins(self) -> Callable[[object], None] | None:
         if threading.get_ident() != self._thread_id:
@@ -54,7 +57,7 @@ class BackwardPasses:
 
     def _ended(self, result: object) -> None:
         self._depth -= 1
-        if self._waiting and not self._depth:
+        if self._waiting and not self.inside:
             waiting, self._waiting = self._waiting, []
             for function in waiting:
                 function()

@@ -30,10 +30,33 @@ def dispatch_mode_class() -> Any:
     the user's compiled functions uncompiled under the mode, and keeps doing so afterwards (seen
     in torch 2.13, for functions compiled before as well). ``_should_skip_dynamo``
     would wrap the handler, which imports dynamo (a second) and costs a microsecond an operator.
+
+    Other modes may begin and end around it in any order: see :func:`leave_dispatch_mode`.
+
+    Attributes:
+        was_lost: it had gone before it was left: another mode's end took it away, or the end of
+            the backward pass in which it began.
+        began_in_pass: it began within a backward pass.
+        below: the modes that were on when it began.
     """
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import (
+        TorchDispatchMode,
+        _get_current_dispatch_mode_stack,
+    )
+
+    task = graph_task_id_reader()
 
     class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        was_lost = False
+
+        def __enter__(self) -> Any:
+            self.began_in_pass = task() >= 0
+            self.below = _get_current_dispatch_mode_stack()
+            return super().__enter__()  # type: ignore[no-untyped-call]
+
+        def __exit__(self, *error: object) -> None:
+            leave_dispatch_mode(self)
+
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
             return False
@@ -111,27 +134,98 @@ def without_dispatch_modes() -> AbstractContextManager[Any]:
     return context
 
 
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """No dispatch or function mode sees what is called within; costs next to nothing without one.
+
+    Hides ``torch._C._len_torch_dispatch_stack`` and ``_len_torch_function_stack``.
+    """
+    import torch
+
+    with contextlib.ExitStack() as stack:
+        if torch._C._len_torch_function_stack():
+            stack.enter_context(without_torch_function())
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(without_dispatch_modes())
+        yield
+
+
 def leave_dispatch_mode(mode: Any) -> None:
     """Exit ``mode`` even if user code left another mode above it, which then stays active.
 
-    Hides ``_pop_mode``, ``_push_mode`` and ``_get_current_dispatch_mode`` of
-    ``torch.utils._python_dispatch``.
+    Does nothing where it has been left. torch takes the mode on top away, whichever ends: if that
+    was this one, the one meant goes now. It also keeps three flags that each mode puts back as they
+    were before it: they stay right. Hides ``_pop_mode``, ``_push_mode``,
+    ``_get_current_dispatch_mode`` and its stack, of ``torch.utils._python_dispatch``.
     """
-    from torch.utils import _python_dispatch as modes
+    from torch.utils import _python_dispatch
 
-    _leave(mode, modes._get_current_dispatch_mode, modes._pop_mode, modes._push_mode)
+    modes: Any = _python_dispatch
+
+    def leave(above: list[Any]) -> None:
+        if above:  # the flags are those of that mode, which puts back at its end what we found
+            lowest = above[-1]
+            for kept, flag in _MODE_FLAGS.items():
+                ours, theirs = getattr(mode, kept, None), getattr(lowest, kept, None)
+                if ours and theirs:
+                    theirs[-above.count(lowest)], ours[-1] = ours[-1], getattr(modes, flag)
+        modes.TorchDispatchMode.__exit__(mode, None, None, None)
+
+    if not mode.old_dispatch_mode_flags:
+        return
+    if not _leave(mode, leave, modes._get_current_dispatch_mode, modes._pop_mode, modes._push_mode):
+        mode.was_lost = True
+        for kept, flag in _MODE_FLAGS.items():
+            if hasattr(mode, kept):
+                found = getattr(mode, kept).pop()
+                if mode.began_in_pass:
+                    setattr(modes, flag, found)
+        if not mode.began_in_pass:
+            _end_the_one_meant(modes._get_current_dispatch_mode_stack(), mode.below, modes)
+    mode.below = []
+
+
+#: Of a mode that was lost.
+WAS_LOST = (
+    "not all operators were seen: this code ended a dispatch mode of torch (such as a "
+    "FlopCounterMode) that began before perfkit's, or perfkit's began within a backward pass and "
+    "outlived it"
+)
+
+#: In a mode: the flags of ``torch.utils._python_dispatch`` as they were before it.
+_MODE_FLAGS = {
+    "old_dispatch_mode_flags": "_is_in_torch_dispatch_mode",
+    "old_non_infra_dispatch_mode_flags": "_is_in_non_infra_torch_dispatch_mode",
+    "old_without_ignore_compile_internals_dispatch_mode_flags": (
+        "_is_in_any_mode_without_ignore_compile_internals"
+    ),
+}
 
 
 def _leave(
-    mode: Any, current: Callable[[], Any], pop: Callable[[], Any], push: Callable[[Any], None]
-) -> None:
-    above = []
+    mode: Any,
+    leave: Callable[[list[Any]], None],
+    current: Callable[[], Any],
+    pop: Callable[[], Any],
+    push: Callable[[Any], None],
+) -> bool:
+    """Whether it was there."""
+    above: list[Any] = []
     while (top := current()) not in {mode, None}:
         above.append(pop())
-    if top is mode:  # and not None: someone else has already removed it
-        mode.__exit__(None, None, None)
-    for other in reversed(above):
-        push(other)
+    try:
+        if top is mode:  # and not None: someone else has already removed it
+            leave(above)
+    finally:
+        for other in reversed(above):
+            push(other)
+    return top is mode
+
+
+def _end_the_one_meant(now: list[Any], below: list[Any], modes: Any) -> None:
+    """Another mode's end took ours, which was above it: nothing but that one has changed."""
+    if below and now == below:
+        modes._pop_mode()
 
 
 def dispatch_mode_is_active(mode: Any) -> bool:
@@ -1021,16 +1115,26 @@ def without_torch_function() -> AbstractContextManager[Any]:
     return disabled
 
 
-def leave_function_mode(mode: Any) -> None:
-    """Exit ``mode`` even if user code left another function mode above it, which then stays.
+def enter_function_mode(mode: Any) -> Callable[[], None]:
+    """Enter ``mode``; returns how to exit it, which is called once.
 
-    Hides ``_pop_mode``, ``_push_mode`` and ``_get_current_function_mode`` of
-    ``torch.overrides``.
+    User code may leave another function mode above it, which then stays. Where another mode's end
+    took it away, the one meant goes then. Hides ``_pop_mode``, ``_push_mode``,
+    ``_get_current_function_mode`` and its stack, of ``torch.overrides``.
     """
     from torch import overrides
 
     modes: Any = overrides
-    _leave(mode, modes._get_current_function_mode, modes._pop_mode, modes._push_mode)
+    in_a_pass = graph_task_id_reader()() >= 0
+    below = [] if in_a_pass else modes._get_current_function_mode_stack()
+    mode.__enter__()
+
+    def leave() -> None:
+        current, pop, push = modes._get_current_function_mode, modes._pop_mode, modes._push_mode
+        if not _leave(mode, lambda above: pop(), current, pop, push):
+            _end_the_one_meant(modes._get_current_function_mode_stack(), below, modes)
+
+    return leave
 
 
 def within_a_device() -> bool:

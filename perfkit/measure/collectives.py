@@ -12,19 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfkit.base.arguments import check_function, check_whole
-from perfkit.base.errors import MissingError, UsageError
+from perfkit.base.errors import MeasurementError, MissingError, UsageError
 from perfkit.base.torch_compat import (
+    WAS_LOST,
     dispatch_mode_class,
     fake_group_store,
     group_of_name,
     inner_tensors,
 )
-
-if TYPE_CHECKING:
-    from torch.utils._python_dispatch import TorchDispatchMode
 
 # c10d: torch.distributed and DDP; the others: functional collectives, which FSDP's and DTensor's
 # newer code asks for
@@ -78,13 +76,16 @@ def count_collectives(step: Callable[[], object]) -> CollectiveCount:
 
     Raises:
         UsageError: ``step`` cannot be called without arguments.
+        MeasurementError: ``step`` ended a dispatch mode that began before.
     """
     check_function("step", step)
     counts: Counter[str] = Counter()
     sizes: list[int] = []
     sent: list[float | None] = []
-    with _mode(counts, sizes, sent):
+    with _mode(counts, sizes, sent) as mode:
         step()
+    if mode.was_lost:
+        raise MeasurementError(WAS_LOST)
     by_name = dict(counts.most_common())
     known = [one for one in sent if one is not None]
     return CollectiveCount(
@@ -167,7 +168,7 @@ def pretended_group(ranks: int, *, rank: int = 0) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _mode(counts: Counter[str], sizes: list[int], sent: list[float | None]) -> TorchDispatchMode:
+def _mode(counts: Counter[str], sizes: list[int], sent: list[float | None]) -> Any:
     class Count(dispatch_mode_class()):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -179,8 +180,7 @@ def _mode(counts: Counter[str], sizes: list[int], sent: list[float | None]) -> T
                 sent.append(_sent(name, func.namespace, args))
             return func(*args, **(kwargs or {}))
 
-    mode: TorchDispatchMode = Count()
-    return mode
+    return Count()
 
 
 def _sent(name: str, namespace: str, args: Any) -> float | None:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
-from perfkit.base.torch_compat import dispatch_mode_class
+from perfkit.base.errors import MeasurementError
+from perfkit.base.torch_compat import WAS_LOST, dispatch_mode_class
 
 if TYPE_CHECKING:
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
 
 _CAST = "_to_copy"
 # parts of the names of what moves numbers or sets memory aside, and computes nothing
@@ -67,6 +67,7 @@ def count_formats(step: Callable[[], object]) -> FormatCount:
 
     Raises:
         UsageError: ``step`` cannot be called without arguments.
+        MeasurementError: ``step`` ended a dispatch mode that began before.
 
     Example::
 
@@ -85,9 +86,11 @@ def count_formats(step: Callable[[], object]) -> FormatCount:
     casts: Counter[str] = Counter()
     with (
         torch.autograd.graph.saved_tensors_hooks(saved.keep, _same),
-        _mode(operators, casts),
+        _mode(operators, casts) as mode,
     ):
         step()
+    if mode.was_lost:
+        raise MeasurementError(WAS_LOST)
     by_name = sorted(operators.items(), key=lambda item: -item[1].total())
     return FormatCount(
         MappingProxyType({name: MappingProxyType(dict(found)) for name, found in by_name}),
@@ -126,7 +129,7 @@ def _format(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _mode(operators: Mapping[str, Counter[str]], casts: Counter[str]) -> TorchDispatchMode:
+def _mode(operators: Mapping[str, Counter[str]], casts: Counter[str]) -> Any:
     import torch
 
     class Formats(dispatch_mode_class()):  # type: ignore[misc]
@@ -148,8 +151,7 @@ def _mode(operators: Mapping[str, Counter[str]], casts: Counter[str]) -> TorchDi
         tensors = (one for one in values if isinstance(one, torch.Tensor))
         return [one for one in tensors if one.is_floating_point()]
 
-    mode: TorchDispatchMode = Formats()
-    return mode
+    return Formats()
 
 
 def _written(func: Any, args: Sequence[Any]) -> Iterable[Any]:

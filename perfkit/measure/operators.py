@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfkit.base.arguments import check_function
-from perfkit.base.torch_compat import dispatch_mode_class
-
-if TYPE_CHECKING:
-    from torch.utils._python_dispatch import TorchDispatchMode
+from perfkit.base.errors import MeasurementError
+from perfkit.base.torch_compat import WAS_LOST, dispatch_mode_class
 
 # They set memory aside and compute nothing; a GPU launches nothing for them.
 _ONLY_MEMORY = ("empty", "new_empty", "_unsafe_view")
@@ -47,6 +45,7 @@ def count_operators(step: Callable[[], object]) -> OperatorCount:
 
     Raises:
         UsageError: ``step`` cannot be called without arguments.
+        MeasurementError: ``step`` ended a dispatch mode that began before.
 
     Example::
 
@@ -56,13 +55,15 @@ def count_operators(step: Callable[[], object]) -> OperatorCount:
     """
     check_function("step", step)
     counts: Counter[str] = Counter()
-    with _mode(counts):
+    with _mode(counts) as mode:
         step()
+    if mode.was_lost:
+        raise MeasurementError(WAS_LOST)
     by_name = dict(counts.most_common())
     return OperatorCount(sum(by_name.values()), MappingProxyType(by_name))
 
 
-def _mode(counts: Counter[str]) -> TorchDispatchMode:
+def _mode(counts: Counter[str]) -> Any:
 
     class Count(dispatch_mode_class()):  # type: ignore[misc]
         def __torch_dispatch__(
@@ -73,5 +74,4 @@ def _mode(counts: Counter[str]) -> TorchDispatchMode:
                 counts[f"{func.namespace}::{name}"] += 1
             return func(*args, **(kwargs or {}))
 
-    mode: TorchDispatchMode = Count()
-    return mode
+    return Count()

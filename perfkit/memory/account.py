@@ -632,6 +632,8 @@ def _doubts(tracker: Tracker, ended_by: str) -> list[str]:
     doubts = []
     if tracker.instrument.failure is not None:
         doubts.append(tracker.instrument.failure.sentence())
+    if tracker.was_lost:
+        doubts.append(torch_compat.WAS_LOST)
     if tracker.compiled:
         doubts.append(_COMPILED if torch_compat.modes_spare_compiled_code() else _UNCOMPILED)
     if tracker.cuda_graphs:

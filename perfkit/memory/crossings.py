@@ -18,6 +18,7 @@ from perfkit.base.display import Shown
 from perfkit.base.instrument import Instrument
 from perfkit.base.plain import fields
 from perfkit.base.stack import looking
+from perfkit.base.torch_compat import WAS_LOST, dispatch_mode_class, enter_function_mode
 from perfkit.base.user_code import cell_names, is_user_code, where
 from perfkit.memory.places import source_of
 
@@ -142,6 +143,7 @@ class _Seen:
         self.stand_in = False
         self.n_seen = 0
         self.instrument = Instrument("the count of copies")
+        self._dispatch: Any = None
 
     def note(self, look: Callable[[], None]) -> None:
         """Look at something, unless looking has failed before."""
@@ -180,15 +182,17 @@ class _Seen:
         ]
         lines.sort(key=lambda x: (-x.nbytes, x.direction, x.file, x.line))
         failure = self.instrument.failure
-        warnings = () if failure is None else (failure.sentence(),)
+        warnings: tuple[str, ...] = () if failure is None else (failure.sentence(),)
+        if self._dispatch is not None and self._dispatch.was_lost:
+            warnings += (WAS_LOST,)
         return Crossings(tuple(lines), self.stand_in, warnings)
 
     def watching(self) -> contextlib.ExitStack:
         """The context in which copies are seen."""
         dispatch, function = _modes(self)
         stack = contextlib.ExitStack()
-        stack.enter_context(dispatch)
-        stack.enter_context(function)
+        self._dispatch = stack.enter_context(dispatch)
+        stack.callback(enter_function_mode(function))
         return stack
 
 
@@ -211,8 +215,6 @@ def is_positions(part: Any) -> bool:
 def _modes(seen: _Seen) -> tuple[Any, Any]:
     import torch
     from torch.overrides import TorchFunctionMode
-
-    from perfkit.base.torch_compat import dispatch_mode_class
 
     aten = torch.ops.aten
     indexing = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from perfkit.base.arguments import check_function
+from perfkit.base.torch_compat import WAS_LOST
 from perfkit.memory.categories import ACTIVATIONS, by_name
 from perfkit.memory.places import ModuleMemory
 
@@ -93,6 +94,8 @@ def kept_for_backward(
     warnings = []
     if tracker.instrument.failure is not None:
         warnings.append(tracker.instrument.failure.sentence())
+    if tracker.was_lost:
+        warnings.append(WAS_LOST)
     if tracker.compiled:
         warnings.append("what compiled code keeps for its backward pass is not seen")
     by_device: dict[str, int] = {}

@@ -222,6 +222,8 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
     warnings = []
     if tracker.instrument.failure is not None:
         warnings.append(tracker.instrument.failure.sentence())
+    if tracker.was_lost:
+        warnings.append(torch_compat.WAS_LOST)
     if ended_early:
         warnings.append(
             f"only {_MOST_CHAINS} holders were searched for; leaks without one may share a row"

@@ -47,10 +47,10 @@ from __future__ import annotations
 
 import sys
 import threading
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -71,6 +71,7 @@ from torch.optim.optimizer import (
 from perfkit.base import torch_compat
 from perfkit.base.backward_passes import BackwardPasses
 from perfkit.base.device import is_capturing
+from perfkit.base.ignored_warnings import ignore_warnings
 from perfkit.base.instrument import Instrument
 from perfkit.base.stack import looking
 from perfkit.base.uninterrupted import Uninterrupted, surely
@@ -96,6 +97,8 @@ if TYPE_CHECKING:
 
         def __init__(self) -> None: ...
         def __enter__(self) -> Self: ...
+
+        was_lost: bool
 
 else:
     _DispatchMode = torch_compat.dispatch_mode_class()
@@ -333,7 +336,10 @@ class Tracker(_DispatchMode):
             return
         with Uninterrupted():
             self._ended, self._counting = True, False
-            torch_compat.leave_dispatch_mode(self)
+            if self._passes is None:
+                torch_compat.leave_dispatch_mode(self)
+            else:
+                self._passes.after(partial(torch_compat.leave_dispatch_mode, self))
             with self.instrument.guard("end"):
                 self._evaluate()
 
@@ -391,9 +397,7 @@ class Tracker(_DispatchMode):
         self._undo.append(lambda: torch_compat.forget_forward_hook(after))
         self._undo.append(torch_compat.watch_storage_resize(guarded(self._grown_or_shrunk)))
         # a compiled module warns about global hooks; these do not ask the user for anything
-        warnings.filterwarnings("ignore", message=r"Using `torch.compile\(module\)` when there are")
-        ignored = warnings.filters[0]
-        self._undo.append(lambda: _drop(warnings.filters, ignored))
+        self._undo.append(ignore_warnings(r"Using `torch.compile\(module\)` when there are"))
 
     def _unhook(self) -> None:
         while self._undo:
@@ -1075,8 +1079,3 @@ def _has_own_size(block: Block) -> bool:
     if block.category == UNDECIDED:
         return block.phase in {BEFORE, _OF_WEIGHTS} or block.lasting
     return block.category in _WEIGHTS and (block.category != GRADIENTS or block.lasting)
-
-
-def _drop(entries: Any, entry: object) -> None:
-    if entry in entries:
-        entries.remove(entry)

@@ -68,6 +68,7 @@ class TorchWatch:
         self._accountant: Accountant | None = None
         self._lint: Watch | None = None
         self._forward_hook: Any = None
+        self._graph_task: Callable[[], int] = lambda: -1
         self.busy: Busy | None = None
         self._busy_mark: BusyMark | None = None
 
@@ -87,6 +88,7 @@ class TorchWatch:
         if self._options.memory or self._options.synclint:
             from torch.nn.modules.module import register_module_forward_pre_hook
 
+            self._graph_task = torch_compat.graph_task_id_reader()
             self._forward_hook = register_module_forward_pre_hook(
                 self._extras.hook(self._before_module)
             )
@@ -200,11 +202,14 @@ class TorchWatch:
         """Before a forward pass: begin and end what is looked for in the first steps.
 
         Here and not when a step has ended: torch goes through the optimizer hooks then, and both
-        add and remove some.
+        add and remove some. Nor where a backward pass computes again: as that ends, torch puts back
+        the modes that were on when it began.
         """
         import torch
 
-        if torch.compiler.is_compiling() or next(module.parameters(), None) is None:
+        if torch.compiler.is_compiling() or self._graph_task() >= 0:
+            return
+        if next(module.parameters(), None) is None:
             return
         options, n = self._options, self.meter.n
         if n >= options.n_slowed - 1:

@@ -11,6 +11,7 @@ from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.statement import statement
+from perfkit.base.torch_compat import WAS_LOST
 from perfkit.base.user_code import package_path
 from perfkit.base.words import most_often
 from perfkit.synclint.branches import runs_only_without_gpu
@@ -174,6 +175,8 @@ def syncs_of(watch: Watch, *, first: bool = False) -> Syncs:
         )
     if failure is not None:
         warnings += (failure.sentence(),)
+    if watch.was_lost:
+        warnings += (WAS_LOST,)
     if watch.checks_again and any(entry_of(one) == "distribution" for one, _ in found):
         warnings += (_CHECKS_AGAIN,)
     elsewhere = sorted(at for at in lines if runs_only_without_gpu(*at))

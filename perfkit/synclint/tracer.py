@@ -214,7 +214,7 @@ class Tracer:
                 self._passes.after(self._stop_profiler)
 
     def _stop_profiler(self) -> None:
-        is_on, self._profiler_is_on = self._profiler_is_on, False
-        if is_on:
+        if self._profiler_is_on:
             with self.instrument.guard("ending"), quiet_profiler():
                 self._profile.stop()
+                self._profiler_is_on = False

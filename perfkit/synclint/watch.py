@@ -12,7 +12,6 @@ import bisect
 import functools
 import sys
 import threading
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +30,7 @@ from perfkit.base.arguments import check_instance
 from perfkit.base.device import Device, accelerators, here
 from perfkit.base.errors import UsageError
 from perfkit.base.exception_chain import exception_chain
+from perfkit.base.ignored_warnings import ignore_warnings
 from perfkit.base.instrument import Instrument
 from perfkit.base.stand_in import stand_in
 from perfkit.base.uninterrupted import Uninterrupted, surely
@@ -194,6 +194,7 @@ class Watch:
         self._api = ""
         self.also_forget: list[Callable[[], None]] = []
         self._stack = ExitStack()
+        self._ops: _OpMode | None = None
 
     # --- life ---------------------------------------------------------------------------
 
@@ -242,19 +243,23 @@ class Watch:
             stack.enter_context(self._unwatched_display())
             if "torch._dynamo" in sys.modules:  # compiled code hides its operators from modes
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
-                stack.enter_context(warnings.catch_warnings())
                 # it warns of our own hook, which may well fire twice
-                warnings.filterwarnings("ignore", message="Using `torch.compile.*global hooks")
+                stack.callback(ignore_warnings("Using `torch.compile.*global hooks"))
                 if self.tracer is None:
                     checks = checks_as_without_compile(self._compiled)
                     self.checks_again = stack.enter_context(checks)
             api, ops = _ApiMode(self), _OpMode(self)
-            api.__enter__()  # type: ignore[no-untyped-call]
-            stack.callback(torch_compat.leave_function_mode, api)
+            stack.callback(torch_compat.enter_function_mode(api))
             stack.callback(torch_compat.around_backward(lambda: self._in_backward(api)))
             ops.__enter__()
             stack.callback(torch_compat.leave_dispatch_mode, ops)
+            self._ops = ops
             self._stack = stack.pop_all()
+
+    @property
+    def was_lost(self) -> bool:
+        """Operators were not seen to the end: somebody ended the mode that sees them."""
+        return self._ops is not None and self._ops.was_lost
 
     def __exit__(
         self,

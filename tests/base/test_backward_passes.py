@@ -98,12 +98,25 @@ def test_what_fails_after_a_pass_is_the_instrument_s_failure() -> None:
     assert "ZeroDivisionError" in instrument.failure.sentence()
 
 
-def test_after_close_nothing_is_called(passes: BackwardPasses) -> None:
-    called: list[str] = []
+def test_closed_within_a_pass_it_sees_its_end_and_no_later_one(passes: BackwardPasses) -> None:
+    called: list[bool] = []
 
     def hook() -> None:
-        passes.after(lambda: called.append("late"))
+        passes.after(lambda: called.append(passes.inside))
         passes.close()
 
     _pass(hook)
-    assert called == []
+    assert called == [False]
+    _pass(lambda: called.append(passes.inside))
+    assert called == [False, False]
+
+
+def test_a_pass_whose_end_was_not_seen_does_not_go_on_for_ever() -> None:
+    instrument = Instrument("a test")
+    passes = BackwardPasses(instrument)
+    passes._depth = 1  # as where `_ended` has failed
+    called: list[str] = []
+    passes.after(lambda: called.append("at once"))
+    _pass(lambda: passes.after(lambda: called.append("after a pass")))
+    passes.close()
+    assert called == ["at once", "after a pass"]

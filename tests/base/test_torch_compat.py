@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfkit.base import torch_compat as compat
 
@@ -175,6 +177,79 @@ def test_a_mode_is_left_even_under_a_foreign_one() -> None:
     compat.leave_dispatch_mode(ours)
     assert torch._C._len_torch_dispatch_stack() == 1
     theirs.__exit__(None, None, None)
+
+
+class _Theirs(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _TheirFunctions(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _OurFunctions:
+    """Ours, entered and left as perfkit does it."""
+
+    def __enter__(self) -> None:
+        self.leave = compat.enter_function_mode(_TheirFunctions())
+
+    def __exit__(self, *error: object) -> None:
+        self.leave()
+
+
+_KINDS = [
+    (compat.dispatch_mode_class(), _Theirs, torch._C._len_torch_dispatch_stack),
+    (_OurFunctions, _TheirFunctions, torch._C._len_torch_function_stack),
+]
+
+
+def _flags() -> tuple[bool, ...]:
+    from torch.utils import _python_dispatch as modes
+
+    return tuple(getattr(modes, name) for name in compat._MODE_FLAGS.values())
+
+
+@pytest.mark.parametrize("kind", _KINDS, ids=["dispatch", "function"])
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_modes_that_cross_end_each_for_itself(kind: Any, first: str) -> None:
+    """torch takes the mode on top away, whichever ends, and its flags stayed on."""
+    make, other, count = kind
+    ours, theirs = make(), other()
+    before = _flags()
+    a, b = (ours, theirs) if first == "ours" else (theirs, ours)
+    a.__enter__()
+    b.__enter__()
+    a.__exit__(None, None, None)
+    b.__exit__(None, None, None)
+    assert count() == 0
+    assert _flags() == before
+    assert getattr(ours, "was_lost", first == "theirs") is (first == "theirs")
+
+
+def test_while_a_mode_above_is_on_the_flags_are() -> None:
+    ours, theirs = compat.dispatch_mode_class()(), _Theirs()
+    with ours:
+        theirs.__enter__()
+        on = _flags()
+    assert _flags() == on
+    theirs.__exit__(None, None, None)
+
+
+def test_a_mode_that_begins_within_a_backward_pass_is_lost_with_it() -> None:
+    class Ours(compat.dispatch_mode_class()):  # type: ignore[misc]
+        __torch_dispatch__ = _Theirs.__torch_dispatch__
+
+    ours, before = Ours(), _flags()
+    x = torch.ones(1, requires_grad=True)
+    x.register_hook(lambda _: ours.__enter__() and None)
+    with _Theirs():
+        (x * 2).sum().backward()
+        ours.__exit__()
+        assert torch._C._len_torch_dispatch_stack() == 1
+    assert ours.was_lost
+    assert _flags() == before
 
 
 def test_loader_fetches_are_seen_until_stopped() -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from perfkit.base.errors import UsageError
+from perfkit.base import torch_compat as compat
+from perfkit.base.errors import MeasurementError, UsageError
+from perfkit.measure.collectives import count_collectives
+from perfkit.measure.formats import count_formats
 from perfkit.measure.operators import count_operators
 
 
@@ -42,3 +49,25 @@ def test_what_the_step_raises_is_raised_and_nothing_goes_on_counting() -> None:
     with pytest.raises(UsageError, match="step is 3"):
         count_operators(3)  # type: ignore[arg-type]
     assert count_operators(lambda: torch.rand(2) + 1).total == 2
+
+
+class _Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("count", [count_operators, count_formats, count_collectives])
+def test_a_count_that_is_not_of_all_operators_is_none(count: Callable[[Any], object]) -> None:
+    mode = _Mode()
+    mode.__enter__()
+    with pytest.raises(MeasurementError, match="not all operators were seen"):
+        count(lambda: mode.__exit__(None, None, None))
+
+
+@pytest.mark.parametrize("count", [count_operators, count_formats, count_collectives])
+def test_a_mode_that_the_step_leaves_on_stays_on(count: Callable[[Any], object]) -> None:
+    mode = _Mode()
+    count(mode.__enter__)
+    assert compat.dispatch_mode_is_active(mode)
+    assert torch._C._len_torch_dispatch_stack() == 1
+    mode.__exit__(None, None, None)

@@ -282,6 +282,15 @@ def test_optimizers_that_step_in_a_backward_pass_make_one_step() -> None:
     assert accountant.result.n_steps == 2
 
 
+def test_an_account_that_is_left_in_a_hook_of_a_backward_pass_leaves_no_mode() -> None:
+    model, accountant = nn.Linear(4, 1), Accountant()
+    accountant.__enter__()
+    model.weight.register_hook(lambda _: accountant.__exit__(None, None, None))
+    model(torch.randn(2, 4)).sum().backward()
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert accountant.result.warnings == ()
+
+
 def test_nothing_done_is_said_so() -> None:
     result = account(lambda: sum(range(10)))
     assert result.did_nothing

@@ -184,6 +184,7 @@ def test_tensors_that_no_operator_touched_are_told_from_a_hundredth_of_the_end_o
         ledgers={"cpu": ledger},
         unseen_bytes=unseen,
         cut_short=False,
+        was_lost=False,
     )
     found = _doubts(tracker, "")
     assert [f"{unseen} B of tensors alive at the end" in one for one in found] == [True] * told

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from perfkit.base.errors import UsageError
@@ -359,6 +360,30 @@ def test_what_the_program_does_in_watched_steps_is_not_said_to_be_perfkits() -> 
     assert " of it at test_run_watch.py:" in part.where
     assert said.memory is not None
     assert said.memory.n_steps == 2
+    assert said.syncs is not None
+
+
+def test_what_is_looked_for_in_the_first_steps_ends_outside_of_a_backward_pass() -> None:
+    """The second model computes again as its pass goes back, just after a step has ended."""
+    x = torch.ones(4, 8)
+    first, second = torch.nn.Linear(8, 2), torch.nn.Linear(8, 2)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (first, second)]
+    watch = RunWatch("train.py", Options(steps=1, warmup=1, memory=True, synclint=True))
+    watch.start()
+    modes = []
+    try:
+        for _ in range(8):
+            other = checkpoint(second, x, use_reentrant=False).sum()
+            first(x).sum().backward()
+            optimizers[0].step()
+            other.backward()
+            optimizers[1].step()
+            modes.append(torch._C._len_torch_dispatch_stack())
+    finally:
+        watch.stop()
+    assert modes[-1] == 0
+    said = watch.result("finished")
+    assert said.memory is not None
     assert said.syncs is not None
 
 

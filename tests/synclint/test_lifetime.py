@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -113,6 +116,14 @@ def test_a_mode_left_on_by_the_step_stays() -> None:
     find_syncs(left.__enter__)
     assert torch._C._len_torch_function_stack() == 1
     left.__exit__(None, None, None)
+
+
+def test_what_the_step_says_of_warnings_stays() -> None:
+    importlib.import_module("torch._dynamo")  # only then we filter, too
+    with warnings.catch_warnings():
+        before = len(warnings.filters)
+        find_syncs(lambda: warnings.filterwarnings("ignore", message="of the step"))
+        assert len(warnings.filters) == before + 1
 
 
 def test_a_compiled_module_is_watched_as_it_is_written() -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.profiler import ProfilerActivity, profile, record_function
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfkit.base import device as devices
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
@@ -842,6 +843,77 @@ def test_a_recorder_that_fails_within_a_backward_pass_stops_after_it() -> None:
         model(x).sum().backward()
         assert not torch._C._autograd._profiler_enabled()
     assert_events_are_recorded_once()
+
+
+def test_a_recorder_that_is_stopped_within_a_backward_pass_ends_with_it() -> None:
+    model, x = nn.Linear(8, 2), torch.randn(4, 8)
+    recorder = Recorder(warmup=0)
+    recorder.start()
+    model.weight.register_hook(lambda _: recorder.stop())
+    model(x).sum().backward()
+    assert_nothing_runs()
+    assert_events_are_recorded_once()
+    assert recorder.recording.trace.named(lambda name: name == "aten::addmm").any()
+
+
+def test_a_profiler_that_could_not_be_stopped_in_a_deep_step_is_stopped_at_the_end() -> None:
+    """Near the limit of recursion it ran for ever, and torch refused every later one."""
+    recorder = Recorder(steps=1, warmup=0)
+    recorder.start()
+    stop, n = recorder._profile.stop, []
+
+    def too_deep() -> None:
+        n.append(1)
+        if len(n) == 1:
+            raise RecursionError
+        stop()
+
+    recorder._profile.stop = too_deep
+    recorder.step()
+    recorder.stop()
+    assert len(n) == 2
+    assert_nothing_runs()
+    assert recorder.failure is not None
+
+
+def test_a_recorder_that_begins_within_a_backward_pass_says_what_became_of_it() -> None:
+    model, x = nn.Linear(8, 2), torch.randn(4, 8)
+    recorder = Recorder(warmup=0)
+    model.weight.register_hook(lambda _: recorder.start())
+    model(x).sum().backward()
+    recorder.stop()
+    assert_nothing_runs()
+    with pytest.raises(MeasurementError, match="began within a backward pass"):
+        _ = recorder.recording
+
+
+def test_a_recorder_that_another_thread_stops_ends_where_it_began() -> None:
+    """The garbage collector may close a generator in any thread; torch refused later profilers."""
+    recorder = Recorder(warmup=0)
+    recorder.start()
+    torch.ones(3).sum()
+    thread = threading.Thread(target=recorder.stop)
+    thread.start()
+    thread.join()
+    assert next((True for _ in range(10**6) if recorder.is_done), False)
+    assert_nothing_runs()
+    assert recorder.recording.trace.is_a(Category.OP).any()
+
+
+def test_the_region_s_own_modes_do_not_see_the_marks() -> None:
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen: list[str] = []
+    with Seen(), Recorder(steps=1, warmup=1) as recorder:
+        for _ in range(3):
+            recorder.step()
+    assert seen == []
+    assert recorder.recording.n_steps_profiled == 1
 
 
 @pytest.mark.parametrize("capturing", [True, False])

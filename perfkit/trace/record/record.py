@@ -278,6 +278,7 @@ class Recorder:
 
         self._state: _State = "new"
         self._profile: Any = None
+        self._must_end = False  # our profiler has been started and not been stopped
         self._raw: bytes | None = None  # read already, where another profiler was in the way
         self._instrument = Instrument(
             "perfkit's recorder", switch_off=self._give_up, let_pass=(ProfilerBusyError,)
@@ -298,6 +299,7 @@ class Recorder:
         self._gave_way = False  # to a profiler of the region's own
         self._cut_short = False  # … before all steps were recorded
         self._taken = False  # our profiler was ended behind our back: its events are lost
+        self._began_in_pass = False
         self._sampler: Sampler | None = None
         self._gc: GcPauses | None = None
         self._mark: Any = None
@@ -449,9 +451,21 @@ class Recorder:
         """End the recording; does nothing if it has ended. Leaves no hook, thread or profiler.
 
         It does not raise: what the region raised is what matters. Only Ctrl-C meanwhile is raised,
-        at the end.
+        at the end. Within a backward pass it ends with the pass; called in another thread (as the
+        garbage collector calls it for a generator), it ends in the main thread, if it began there.
         """
-        surely(self._end)
+        surely(self._stop)
+
+    def _stop(self) -> None:
+        if not self.runs_profiler:
+            self._end()
+        elif threading.get_ident() != self._thread_id and self._in_main_thread:
+            call_in_main_thread(self._instrument.hook(self._end_after_pass, even_off=True))
+        else:
+            self._end_after_pass()
+
+    def _end_after_pass(self) -> None:
+        self._after_pass(partial(surely, self._end))
 
     def _end(self) -> None:
         self._working = True
@@ -477,6 +491,9 @@ class Recorder:
             undo.append(getattr(self, name))
             setattr(self, name, None)
         undo.append(self._stop_profiler)
+        # again, where they failed, as near the limit of recursion
+        undo.append(self._end_profiler)
+        undo.append(None if self._gc is None else self._gc.stop)
         undo.append(self._unwatch_ends)  # only now: it says whether our profiler is still ours
         self._unwatch_ends = None
         if self._passes is not None:
@@ -496,6 +513,7 @@ class Recorder:
         """In a forked child: the recording is the parent's; leave no hook here. Does not raise."""
         self._state, self._working = "done", True
         self._profile = self._raw = None
+        self._must_end = False
         undo: list[Callable[[], object] | None] = [
             self._unwatch, self._unwatch_threads, self._unwatch_ends,
             None if self._hook is None else self._hook.remove,
@@ -573,8 +591,16 @@ class Recorder:
         """
         if self._recording is None:
             if self._state != "done":
-                raise MeasurementError("there is no recording yet: start the Recorder and stop it")
-            if self._taken:
+                raise MeasurementError(
+                    "there is no recording yet: start the Recorder and stop it (stopped within a "
+                    "backward pass, it ends with the pass)"
+                )
+            if self._taken and self._began_in_pass:
+                raise MeasurementError(
+                    "there is no recording: it began within a backward pass, and torch ended it "
+                    "with that pass; begin before backward()"
+                )
+            if self._taken and self.failure is None:
                 raise MeasurementError(
                     "there is no recording: this code ended perfkit's profiler, and what it had "
                     "recorded is lost; run it without ending torch's profiler"
@@ -745,10 +771,12 @@ class Recorder:
         if self._asks_for_shapes is not None:
             self._options["record_shapes"] = self._asks_for_shapes()
         self._profile = torch.profiler.profile(activities=self._activities, **self._options)
+        self._began_in_pass = torch_compat.graph_task_id_reader()() >= 0
+        self._must_end = True
         try:
             start_quietly(self._profile)
         except ProfilerBusyError:
-            self._profile = None
+            self._profile, self._must_end = None, False
             raise
         self._profiler_began_s = time.perf_counter()
 
@@ -883,14 +911,16 @@ class Recorder:
 
         self._close_mark()
         mark: Any = record_function(name)
-        mark.__enter__()
+        with torch_compat.without_modes():
+            mark.__enter__()
         self._mark = mark
         self._marks.append((time.perf_counter(), name))
 
     def _close_mark(self) -> None:
         mark, self._mark = self._mark, None
         if mark is not None:
-            mark.__exit__(None, None, None)
+            with torch_compat.without_modes():
+                mark.__exit__(None, None, None)
 
     def _stop_profiler(self) -> None:
         if self._state in ("new", "waiting", "done"):
@@ -925,10 +955,14 @@ class Recorder:
 
     def _end_profiler(self) -> None:
         """Stop our profiler if it is still running; what torch holds otherwise is not ours."""
+        if not self._must_end:
+            return
         if torch_compat.profiler_runs_here():
             with quiet_profiler():
                 self._profile.stop()
+            self._must_end = False
         else:
+            self._must_end = False
             self._taken = True
             self._profile = None
             torch_compat.forget_running_profiler()
