@@ -80,10 +80,12 @@ def _sentence(obj: Syncs | SyncCheck) -> str:
     if isinstance(obj, SyncCheck):
         return obj.sentence
     if not obj:
-        return "No line of this code would make the host wait for a GPU."
+        line = "No line of what was seen" if _seen(obj) else "No line of this code"
+        return f"{line} would make the host wait for a GPU."
     n, times = len(obj), sum(sync.count for sync in obj)
     lines = "1 line" if n == 1 else f"{n} lines"
     often = "once" if times == 1 else f"{times} times"
+    where = "in what was seen" if _seen(obj) else "in this run"
     copies = sum(sync.kind == "copy" for sync in obj)
     cheap = sum(sync.right_after == sync.count for sync in obj)
     more = ""
@@ -92,7 +94,7 @@ def _sentence(obj: Syncs | SyncCheck) -> str:
         more += f", {of_them}"
     if cheap and cheap < n:
         more += f"; {cheap} only right after another wait, where that costs next to nothing"
-    return f"{lines} would make the host wait for a GPU, {often} in this run{more}."
+    return f"{lines} would make the host wait for a GPU, {often} {where}{more}."
 
 
 def _waited(sync: Sync) -> str:

@@ -361,6 +361,7 @@ def test_what_the_program_does_in_watched_steps_is_not_said_to_be_perfkits() -> 
     assert said.memory is not None
     assert said.memory.n_steps == 2
     assert said.syncs is not None
+    assert said.syncs.seen.startswith("Seen: steps 3 and 4 of the run.")
 
 
 def test_what_is_looked_for_in_the_first_steps_ends_outside_of_a_backward_pass() -> None:

@@ -150,7 +150,7 @@ def test_the_command_says_it_in_words_and_by_its_exit_code(
 ) -> None:
     assert main(["synclint", "--strict", str(script), "5"]) == 1
     said = capsys.readouterr().out
-    assert "1 line would make the host wait for a GPU, 2 times in this run." in said
+    assert "1 line would make the host wait for a GPU, 2 times in what was seen." in said
     assert "train.py:15" in said
 
 
