@@ -13,7 +13,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 # Cells measure for this share of their budgets: the tests compare facts, which do not need them.
-BUDGET_SCALE = "0.1"
+BUDGET_SCALE = "0.04"
 
 
 def draws(full: int, few: int) -> int:

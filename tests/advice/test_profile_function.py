@@ -239,6 +239,7 @@ def test_a_wrong_argument_is_named(arguments: dict[str, object], told: str) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 def test_it_needs_no_notebook(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

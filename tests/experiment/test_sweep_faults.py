@@ -360,6 +360,7 @@ def lines_of(path):
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_that_is_cut_off_half_way_goes_on_where_it_was(tmp_path, monkeypatch, how):
     store, count = tmp_path / "s.jsonl", tmp_path / "count"

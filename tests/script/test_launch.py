@@ -155,6 +155,7 @@ def test_a_job_that_hangs_is_ended_and_the_rank_named(
         perfkit.launch(_workload, settings={"end": end}, hang_s=600, live=False)
 
 
+@pytest.mark.usefixtures("programs_are_forked")
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     def interrupted(_: str) -> None:
         raise KeyboardInterrupt

@@ -45,7 +45,6 @@ _N_FDS = 4
 # Polling interval if there are no pid file descriptors (kernel < 5.3, seccomp).
 _LOOK_EVERY_S = 0.2
 # Changing a setting in a running Lab stops its run and starts the next within this time.
-_IDLE_S = 1.0
 # Killing takes milliseconds; a process inside a system call may take longer.
 _REAP_WITHIN_S = 4.0
 
@@ -99,9 +98,9 @@ def main() -> None:
         connection.sendall(b"R")
     served = False
     while True:
-        # do not disturb a run that could not wait, or one that follows closely, with imports
-        patience_s = _IDLE_S if served else 0.0
-        if loading and not guards and not _wait([connection.fileno(), kernel.fd], patience_s):
+        # Imports would disturb a run, and the first one may wait already. The next one waits for
+        # them: each run would import this itself, and a sweep has many.
+        if loading and not guards and (served or not _wait([connection.fileno(), kernel.fd], 0.0)):
             _load(loading.pop(0), kernel)
             if not loading:
                 connection.sendall(b"R")

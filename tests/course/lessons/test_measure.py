@@ -283,6 +283,7 @@ def _broken() -> Call:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("programs_are_forked")
 def test_first_steps_that_fail_say_why() -> None:
     # by value, as from a notebook: the program cannot import this test
     import cloudpickle
