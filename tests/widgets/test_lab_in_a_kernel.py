@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import nbformat
 import pytest
-from jupyter_client.provisioning import local_provisioner
-from lesson_cells import Lesson
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 
@@ -33,9 +29,7 @@ lab
 ]
 
 
-def test_the_picture_and_the_table_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    if hasattr(os, "pidfd_open"):
-        monkeypatch.setattr(local_provisioner, "launch_kernel", Lesson.prepared.kernel)
+def test_the_picture_and_the_table_stay() -> None:
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     NotebookClient(book, timeout=120, kernel_name="python3").execute()
     widget, static = book.cells[0].outputs

@@ -47,6 +47,8 @@ _LOOK_EVERY_S = 0.2
 # Changing a setting in a running Lab stops its run and starts the next within this time.
 # Killing takes milliseconds; a process inside a system call may take longer.
 _REAP_WITHIN_S = 4.0
+# A run's result comes milliseconds before the end of its process.
+_GONE_WITHIN_S = 0.1
 
 
 class Alive:
@@ -114,6 +116,10 @@ def main() -> None:
         request, fds, _flags, _address = socket.recv_fds(connection, 1, _N_FDS)
         if not request:
             os._exit(0)
+        while loading and served and _all_gone(guards):
+            _load(loading.pop(0), kernel)
+            if not loading:
+                connection.sendall(b"R")
         guard_pid = os.fork()
         if guard_pid == 0:
             connection.close()
@@ -140,6 +146,15 @@ def _sweep(guards: dict[int, Alive]) -> None:
         if not orphans:
             return
         _kill_all(orphans)
+
+
+def _all_gone(guards: dict[int, Alive]) -> bool:
+    """Whether no run is left; that of the last result may be a moment from its end."""
+    deadline = time.monotonic() + _GONE_WITHIN_S
+    while guards and (rest_s := deadline - time.monotonic()) > 0:
+        _wait([guard.fd for guard in guards.values()], min(rest_s, _LOOK_EVERY_S))
+        _sweep(guards)
+    return not guards
 
 
 def _kill_all(orphans: list[int]) -> None:
