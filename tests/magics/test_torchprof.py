@@ -126,9 +126,9 @@ def test_text_and_html_come_in_one_bundle(kit: Notebook) -> None:
 def test_tables_come_with_verbose_text(kit: Notebook) -> None:
     (short,) = kit.run("%%torchprof -o found\ntrain(9)").bundles
     (whole,) = kit.run("%%torchprof -v\ntrain(9)").bundles
-    assert "Top operators" not in short["text/plain"]
+    assert "\nTop operators" not in short["text/plain"]
     assert "More with -v or print(): " in " ".join(short["text/plain"].split())
-    assert "Top operators" in whole["text/plain"]
+    assert "\nTop operators" in whole["text/plain"]
     assert "aten::addmm" in whole["text/plain"]
     assert "More with" not in whole["text/plain"]
     assert "aten::addmm" in str(kit.ns["found"])
