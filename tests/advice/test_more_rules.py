@@ -654,13 +654,18 @@ def test_garbage_collection() -> None:
 # --- shapes -------------------------------------------------------------------------------
 
 
-def _convolution(bias: list[int], after: str = "aten::batch_norm") -> Simulated:
+def _convolution(
+    bias: list[int], after: str = "aten::batch_norm", counted: list[int] | None = None
+) -> Simulated:
+    """What is counted between the two: the batches, a number, unless its shape is given."""
     sim = Simulated()
     for step in range(4):
         at = step * 1_000.0
         sim.step(step, at, 1_000)
         dims = {"Input Dims": [[2, 3, 8, 8], [8, 3, 3, 3], bias, [], [], [], []]}
         sim.host("aten::conv2d", at + 5, 500, **dims)
+        added = counted or []
+        sim.host("aten::add_", at + 506, 3, **{"Input Dims": [added, added, []]})
         sim.host(after, at + 510, 450)
     return sim
 
@@ -672,6 +677,14 @@ def test_a_bias_before_batch_norm() -> None:
     assert finding.gain_at_most == pytest.approx(1 / (1 - 0.5 * 2 / 28), rel=1e-3)
     assert _rules(_convolution([])) == set()
     assert _rules(_convolution([8], "aten::relu")) == set()
+
+
+def test_a_bias_that_a_batch_norm_does_not_remove() -> None:
+    """What a shortcut adds is no count, and without one a stored mean is subtracted."""
+    assert _rules(_convolution([8], counted=[2, 8, 8, 8])) == set()
+    uncounted = _convolution([8])
+    uncounted.events = [e for e in uncounted.events if e["name"] != "aten::add_"]
+    assert _rules(uncounted) == set()
 
 
 def _products(n: int, dtype: str, rows: int = 64) -> Simulated:

@@ -44,15 +44,17 @@ def conv_bias(case: Case) -> Iterator[Finding]:
     if not case.trace.input_dims:
         return
     convolutions = np.flatnonzero(case.is_named(*_CONVOLUTIONS) & (case.next_op >= 0))
-    after = case.next_op[convolutions]
-    # In training the module counts its batches first: num_batches_tracked.add_(1).
-    counts = case.is_named("aten::add_", "aten::add")[after]
-    after = np.where(counts, case.next_op[after], after)
-    is_norm = case.is_named("aten::batch_norm")
+    # A batch norm that subtracts the batch's own mean counts its batches first, by adding to a
+    # number: num_batches_tracked.add_(1). In inference, or frozen, it subtracts a stored mean, to
+    # which the bias belongs; what is added to a whole tensor is no count, but a shortcut.
+    between = case.next_op[convolutions]
+    after = case.next_op[between]
+    counts = case.is_named("aten::add_", "aten::add")[between] & (after >= 0)
+    chosen = counts & case.is_named("aten::batch_norm")[after]
     found = []
-    for at in convolutions[(after >= 0) & is_norm[np.maximum(after, 0)]].tolist():
+    for at, count in zip(convolutions[chosen].tolist(), between[chosen].tolist(), strict=True):
         dims = _dims(case, at)
-        if _sizes(dims, 2):
+        if _sizes(dims, 2) and not _sizes(_dims(case, count), 0):
             found.append((at, dims))
     if not found:
         return
