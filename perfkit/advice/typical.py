@@ -75,13 +75,20 @@ def _of_another_kind(steps: Sequence[StepBreakdown]) -> list[int]:
 
 def _not_counted(left_out: Sequence[StepBreakdown], steps: Sequence[StepBreakdown]) -> str:
     usual = statistics.median(s.n_fetches for s in steps)
-    times = " and ".join(fmt_ms(s.wall_ns / 1e6) for s in left_out[:2])
+    by_length = sorted(left_out, key=lambda s: s.wall_ns)
+    times = _ends([fmt_ms(s.wall_ns / 1e6) for s in by_length])
+    fetches = _ends([str(n) for n in sorted(s.n_fetches for s in left_out)])
     one = len(left_out) == 1
     which = "another step" if one else f"{len(left_out)} others"
-    fetches = " and ".join(str(s.n_fetches) for s in left_out[:2])
-    batches = "batch" if fetches == "1" else "batches"
     return (
-        f"{which} ({times}) asked a DataLoader for {fetches} {batches}, not for {usual:.0f}: "
+        f"{which} ({times}) asked a DataLoader for {fetches} batches, not for {usual:.0f}: "
         f"{'it holds' if one else 'they hold'} something else, an evaluation perhaps, and "
         f"{'is' if one else 'are'} not in these shares"
     )
+
+
+def _ends(values: Sequence[str]) -> str:
+    """The one, or the first and the last."""
+    if values[0] == values[-1]:
+        return values[0]
+    return f"{values[0]} {'to' if len(values) > 2 else 'and'} {values[-1]}"
