@@ -71,10 +71,12 @@ SAVING = LineKind(
 IMAGES = LineKind(
     "images",
     "decoding or changing images",
-    "img = Image.open(path)\n"
-    'img.draft("RGB", (size, size))  # JPEG: decode at a reduced size\n'
-    "# and in a data set, so that DataLoader workers do it alongside the step:\n"
-    "loader = DataLoader(dataset, batch_size, num_workers=4)",
+    "# in a data set, so that DataLoader workers do it alongside the step:\n"
+    "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
+    "# JPEG: decode at a reduced size, with PIL\n"
+    'img.draft("RGB", (size, size))  # right after Image.open\n'
+    "# and with OpenCV\n"
+    "img = cv2.imread(path, cv2.IMREAD_REDUCED_COLOR_2)",
 )
 NUMPY = LineKind(
     "numpy",

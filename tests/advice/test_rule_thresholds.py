@@ -1423,6 +1423,12 @@ def only_forward(sim: Simulated) -> Simulated:
     return sim
 
 
+def only_forward_of(made: _MADE) -> _MADE:
+    sim, known = made  # type: ignore[misc]
+    sim.events = [e for e in sim.events if "Optimizer" not in e["name"]]
+    return only_forward(sim), known
+
+
 def logging_between() -> Simulated:
     sim = between(330, n_gaps=3)
     for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
@@ -1488,6 +1494,9 @@ _OF_TRAINING = re.compile(r"loss|backward\(|optimizer|\btrain|epoch|scaler|no_sy
             lambda: gpu_training(6, n_kernels=5, copy="HtoD (Pageable -> Device)", copy_call=300),
         ),
         ("tiny-ops", lambda: many(550, 5)),
+        ("image-decode", lambda: only_forward_of(images(5))),
+        ("image-work", lambda: only_forward_of(images(5, 10, "PIL.Image.resize"))),
+        ("shuffled-gather", lambda: gathering(0.3)),
         ("start-up", lambda: first_steps(5_000)),
         ("dataloader-no-workers", lambda: gpu_training(6, wait=1_000, n_kernels=5)),
         ("host-python", lambda: between(330, n_gaps=3)),

@@ -229,6 +229,26 @@ def test_image_decoding_is_told_from_its_neighbours(
 
 
 @pytest.mark.parametrize(
+    ("text", "called", "less"),
+    [
+        ("return cv2.imread(path)", "", "IMREAD_REDUCED_COLOR_2"),
+        ("img = Image.open(path)", "data.Pictures.__getitem__", "img.draft"),
+        ("return prepare(img)", "PIL.ImageFile.load", "img.draft"),
+        ("return read_image(path)", "", None),
+        ("img = Image.open(path)", "tifffile.TiffFile.asarray", None),
+    ],
+)
+def test_decoding_at_a_reduced_size_is_the_librarys_own(
+    text: str, called: str, less: str | None
+) -> None:
+    lines = LineSamples((_line(text, 30, 100, library="data", called=called),), 100)
+    diagnosis = _diagnosis(cpu_training(6, wait=870, loader=SINGLE), lines)
+    told = _finding(diagnosis, "image-decode").what_to_do
+    assert re.findall("img.draft|IMREAD_REDUCED_COLOR_2", told) == ([] if less is None else [less])
+    assert ("# or: resize once" in told) is (less is not None)
+
+
+@pytest.mark.parametrize(
     ("called", "rule"),
     [
         ("PIL.ImageFile.load", "image-decode"),

@@ -49,6 +49,18 @@ _DECODING = re.compile(
     r"read_image)\b"
 )
 _IMAGE_WORK = re.compile(r"\bcv2\.\w+\(")
+# How a line decodes at a reduced size, by the library on it; others have no such form.
+_DECODES_LESS = (
+    (
+        re.compile(r"\bcv2\."),
+        "img = cv2.imread(path, cv2.IMREAD_REDUCED_COLOR_2)  # JPEG: half as wide and high\n",
+    ),
+    (
+        re.compile(r"^PIL\.|\bImage\.open\("),
+        "img = Image.open(path)\n"
+        'img.draft("RGB", (size, size))  # JPEG: decode at a reduced size\n',
+    ),
+)
 # Do not name a line for fewer samples than this.
 _LEAST_SAMPLES = 5
 
@@ -176,19 +188,22 @@ def images(case: Case) -> Iterator[Finding]:
                 f"{fmt_share(working)} more is other work on these images: it shrinks with them"
             )
         gain, formula = amdahl(min(decoding + working, limit))
+        top = _most(decodes)
+        called = top.library_function
+        by = called if _DECODING_FUNCTION.match(called) else top.text
+        less = next((code for pattern, code in _DECODES_LESS if pattern.search(by)), "")
         yield Finding(
             rule="image-decode",
             cures=("data",),
-            title="Images are decoded while the step waits, every epoch again",
+            title="Images are decoded while the step waits" + ", every epoch again" * case.trains,
             evidence=tuple(evidence),
             what_to_do=(
-                "img = Image.open(path)\n"
-                'img.draft("RGB", (size, size))  # JPEG: decode at a reduced size\n'
-                "# or: resize once, store the small images (or a uint8 array), and load those"
+                f"{less}# {'or: ' * bool(less)}resize once, store the small images (or a uint8 "
+                "array), and load those"
             ),
             gain_at_most=gain,
             formula=formula,
-            line=_shown(_most(decodes)),
+            line=_shown(top),
         )
     if working >= 2 * _LEAST_SHARE:
         gain, formula = amdahl(working)
@@ -202,7 +217,8 @@ def images(case: Case) -> Iterator[Finding]:
             what_to_do=(
                 "img = img.resize((size, size))  # first: what follows then has less to do\n"
                 "img = augment(img)\n"
-                "# or: resize once before training, and keep the small images"
+                f"# or: resize once {'before training' if case.trains else 'beforehand'}, and keep "
+                "the small images"
             ),
             gain_at_most=gain,
             formula=formula,

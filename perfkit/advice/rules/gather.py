@@ -76,7 +76,8 @@ def shuffled_gather(case: Case) -> Iterator[Finding]:
                 f"loader = DataLoader(TensorDataset({tensor}), sampler=indices, batch_size=None,\n"
                 "                    num_workers=1)  # each index is a whole batch\n"
                 "# or shuffle blocks: a slice of a tensor is a view, nothing is copied\n"
-                f"first = torch.randperm(len({data}) // batch_size) * batch_size  # once an epoch\n"
+                f"first = torch.randperm(len({data}) // batch_size) * batch_size  # "
+                f"{'once an epoch' if case.trains else 'anew for each pass'}\n"
                 "for i in first.tolist():\n"
                 f"    x = {data}[i : i + batch_size]"
             ),
