@@ -81,7 +81,7 @@ def test_a_terminal_line_is_rewritten_and_cleared(monkeypatch) -> None:
     assert shown.count("\n") == 1
     assert "\rtoy: step " in shown
     assert "/40 · " in shown
-    assert shown.endswith(".\n")
+    assert shown.endswith((".\n", ".)\n"))  # on a busy machine the figures are in brackets
     assert shown.rpartition("\r")[2].startswith("toy: 40 steps")
 
 
