@@ -55,7 +55,7 @@ class Connections:
             if tensor.is_sparse:
                 tensor = tensor._values()
             return tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError):
+        except (NotImplementedError, RuntimeError, ValueError):  # ValueError: a lazy parameter
             return None
 
     def root(self, number: int) -> int:

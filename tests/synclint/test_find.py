@@ -834,3 +834,12 @@ def test_positions_of_a_range_or_a_tuple_are_copied_like_those_of_a_list(
     (sync,) = find_syncs(lambda: read(net(x)))
     assert sync.op == "a list or an array as an index"
     assert find_syncs(lambda: (net(x)[0, 1], net(x)[(0, 1)], net(x)[0:2, ...])) == []
+
+
+def test_a_lazy_module_gets_its_parameters_as_it_is_looked_at() -> None:
+    def step() -> None:
+        nn.LazyLinear(2)(torch.ones(3, 4)).sum().item()
+
+    found = find_syncs(step)
+    assert [sync.op for sync in found] == ["Tensor.item"]
+    assert not found.warnings
