@@ -238,6 +238,14 @@ def dispatch_mode_is_active(mode: Any) -> bool:
     return any(active is mode for active in _get_current_dispatch_mode_stack())
 
 
+def jit_tracing_reader() -> Callable[[], bool]:
+    """``torch.jit.is_tracing``: sizes of tensors are tensors then, and a look at one is traced."""
+    import torch
+
+    reader: Callable[[], bool] = torch.jit.is_tracing  # type: ignore[attr-defined]
+    return reader
+
+
 def graph_task_id_reader() -> Callable[[], int]:
     """``torch._C._current_graph_task_id``: -1 outside a backward pass."""
     import torch
@@ -671,6 +679,32 @@ def _install_resize_listeners(calls: Calls) -> Callable[[], None]:
     return stand_in(torch.UntypedStorage, "resize_", resize_)
 
 
+def watch_swapped_tensors(begins: Callable[[Any, Any], CallEnd | None]) -> Callable[[], None]:
+    """Call ``begins(a, b)`` before each ``torch.utils.swap_tensors``; returns how to stop.
+
+    ``Module.to`` swaps the parameters of some kinds of tensors (DTensor, quantized ones), of all
+    where ``torch.__future__`` says so. It refuses tensors to which there are weak references.
+    """
+    return _swap_listeners.add(begins)
+
+
+def _install_swap_listeners(calls: Calls) -> Callable[[], None]:
+    import torch
+
+    original: Any = torch.utils.swap_tensors
+
+    @functools.wraps(original)
+    def swap_tensors(t1: Any, t2: Any) -> Any:
+        end = calls.begin(t1, t2)
+        try:
+            return original(t1, t2)
+        finally:
+            if end is not None:
+                end(None)
+
+    return stand_in(torch.utils, "swap_tensors", swap_tensors)
+
+
 # --- the profiler -------------------------------------------------------------------------
 
 
@@ -1097,6 +1131,7 @@ def _install_backward_listeners(calls: Calls) -> Callable[[], None]:
 _compiled_call_listeners = Listeners(_install_compiled_call_listeners)
 _pass_listeners = Listeners(_install_pass_listeners)
 _resize_listeners = Listeners(_install_resize_listeners)
+_swap_listeners = Listeners(_install_swap_listeners)
 _profiler_listeners = Listeners(_install_profiler_listeners)
 _loader_listeners = Listeners(_install_loader_listeners)
 _save_listeners = Listeners(_install_save_listeners)

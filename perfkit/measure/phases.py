@@ -38,6 +38,7 @@ from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.stand_in import CallEnd
 from perfkit.base.uninterrupted import Uninterrupted, surely
+from perfkit.base.words import fmt_count
 
 #: The names, in the order of :meth:`Phases.take`.
 PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "checkpoint", "other")
@@ -130,8 +131,9 @@ class Phases:
         if not self.stops_at_modules:
             return ""
         return (
-            "forward passes are not told apart: a step of this code calls "
-            f"{self.calls_at_the_end} modules by themselves, and watching each would slow it; "
+            "forward passes are not told apart: one step of this code called "
+            f"{fmt_count(self.calls_at_the_end)} modules by themselves, and watching each would "
+            "slow such steps; "
             "their time is in other, and in the optimizer where that calls them"
         )
 
@@ -185,9 +187,9 @@ class Phases:
 
         # these run some times a step: what they need is looked up once
         self._is_compiling = torch.compiler.is_compiling
+        self._is_tracing = torch_compat.jit_tracing_reader()
         self._grad_is_on = torch.is_grad_enabled
         self._graph_task = torch_compat.graph_task_id_reader()
-        self._script_module = torch.jit.ScriptModule
         self._modules_on, self._modules_off = torch_compat.module_hook_switch(
             _before_module(weakref.ref(self))
         )
@@ -463,8 +465,8 @@ class Phases:
         if get_ident() != self._thread_id or self._phase in _INSIDE:
             return
         try:
-            if isinstance(module, self._script_module):
-                return  # takes no hook
+            if self._is_tracing():
+                return  # the size of its input is a part of what is traced
             if self._graph_task() >= 0:
                 return  # a checkpointed part is computed again, in backward
             # a hook of this module alone, while it runs: those inside it run at full speed

@@ -228,6 +228,7 @@ class Tracker(_DispatchMode):
         self._makes: dict[int, int] = {}
         self._functions: list[Any] = []  # keeps the ids of _makes valid
         self._task_id = torch_compat.graph_task_id_reader()
+        self._is_tracing = torch_compat.jit_tracing_reader()
         self._task = -1
         self._stack: list[int] = []
         self._modules: set[int] = set()
@@ -396,6 +397,7 @@ class Tracker(_DispatchMode):
         )
         self._undo.append(lambda: torch_compat.forget_forward_hook(after))
         self._undo.append(torch_compat.watch_storage_resize(guarded(self._grown_or_shrunk)))
+        self._undo.append(torch_compat.watch_swapped_tensors(guarded(self._before_swap)))
         # a compiled module warns about global hooks; these do not ask the user for anything
         self._undo.append(ignore_warnings(r"Using `torch.compile\(module\)` when there are"))
 
@@ -888,6 +890,21 @@ class Tracker(_DispatchMode):
         if is_weight:
             self._weights.add(id(parameter))
 
+    def _before_swap(self, a: Tensor, b: Tensor) -> Callable[[Any], None] | None:
+        """Give our weak references up meanwhile: torch swaps no tensor that has one."""
+        known = [
+            (one, id(one) in self._weights)
+            for one in (a, b)
+            if self._parameters.pop(id(one), None) is not None
+        ]
+
+        def swapped(_: object) -> None:
+            while known:
+                one, is_weight = known.pop()
+                self._know_parameter(one, is_weight=is_weight)
+
+        return self.instrument.hook(swapped, even_off=True) if known else None
+
     def _know_optimizer(self, optimizer: Optimizer, *, before: bool = False) -> None:
         self._label_all(optimizer_tensors(optimizer), before=before)
         self._own_state(optimizer)
@@ -924,6 +941,8 @@ class Tracker(_DispatchMode):
             return False
         here = threading.get_ident() == self._thread
         here = here or torch_compat.dispatch_mode_is_active(self)
+        # of what torch.jit traces, sizes are tensors, and a look at one would be traced, too
+        here = here and not self._is_tracing()
         if here:
             self.bury_dead()
         return here

@@ -69,6 +69,7 @@ class TorchWatch:
         self._lint: Watch | None = None
         self._forward_hook: Any = None
         self._graph_task: Callable[[], int] = lambda: -1
+        self._is_tracing: Callable[[], bool] = lambda: False
         self.busy: Busy | None = None
         self._busy_mark: BusyMark | None = None
 
@@ -89,6 +90,7 @@ class TorchWatch:
             from torch.nn.modules.module import register_module_forward_pre_hook
 
             self._graph_task = torch_compat.graph_task_id_reader()
+            self._is_tracing = torch_compat.jit_tracing_reader()
             self._forward_hook = register_module_forward_pre_hook(
                 self._extras.hook(self._before_module)
             )
@@ -207,7 +209,7 @@ class TorchWatch:
         """
         import torch
 
-        if torch.compiler.is_compiling() or self._graph_task() >= 0:
+        if torch.compiler.is_compiling() or self._is_tracing() or self._graph_task() >= 0:
             return
         if next(module.parameters(), None) is None:
             return

@@ -134,6 +134,12 @@ def _fetch() -> None:
             "UntypedStorage.resize_",
             lambda: torch.ones(3).untyped_storage().resize_(0),
         ),
+        (
+            compat.watch_swapped_tensors,
+            "torch.utils",
+            "swap_tensors",
+            lambda: torch.utils.swap_tensors(torch.ones(1), torch.ones(2)),
+        ),
         (_watch_autocast, "torch", "autocast.__enter__", _autocast),
         (watch_thread_starts, "threading", "Thread.start", _thread),
     ],

@@ -561,7 +561,7 @@ def test_a_step_of_many_loose_modules_gives_up_on_them(phases: Phases, clock: Cl
         layer(X)
     phases.take()
     assert phases.stops_at_modules
-    assert "calls 50 modules by themselves" in phases.doubt
+    assert "one step of this code called 50 modules by themselves" in phases.doubt
     # what is known of the steps before is no share of the run
     assert phases.told((1, 2, 3, 4, 5, 6, 7)) == (1, 0, 3, 4, 0, 6, 14)
     assert not torch_module._global_forward_pre_hooks
@@ -635,6 +635,29 @@ def test_a_network_that_trains_twenty_times_in_one_step_keeps_its_forward_passes
         optimizer.step()
     assert taken(phases) == {"forward": 60, "backward": 120}
     assert not phases.stops_at_modules
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_the_forward_pass_of_a_scripted_module_is_forward(phases: Phases, clock: Clock) -> None:
+    model = torch.jit.script(nn.Linear(4, 4))
+    phases.take()
+    handle = torch_module.register_module_forward_hook(lambda *_: clock.ms(5))
+    try:
+        loss = model(X).sum()
+    finally:
+        handle.remove()
+    clock.ms(1)
+    loss.backward()
+    assert taken(phases) == {"forward": 5, "other": 1}
+    assert not model._forward_hooks
+
+
+def test_a_trace_by_torch_jit_is_left_alone(phases: Phases) -> None:
+    """There a size is a tensor, and to read its number warns."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        torch.jit.trace(nn.ReLU(), X)
+    assert not [one for one in said if one.category is torch.jit.TracerWarning]
 
 
 def test_it_fails_quietly(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:

@@ -194,3 +194,33 @@ def test_functional_transforms_are_counted() -> None:
     per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))
     result = account(lambda: kept.append(per_sample(weight, batch)))
     assert result.left_behind_bytes == 8 * 16 * 4
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
+def test_a_model_that_torch_jit_traces_is_traced_as_without() -> None:
+    """There a size is a tensor: comparing one was traced, too, and torch refused the graph."""
+    model, x = nn.Sequential(nn.Linear(8, 4), nn.ReLU()), torch.rand(4, 8)
+
+    def kinds() -> list[str]:
+        return [node.kind() for node in torch.jit.trace(model, x).inlined_graph.nodes()]
+
+    plain, counted = kinds(), []
+    result = account(lambda: counted.append(kinds()))
+    assert counted == [plain]
+    assert not result.warnings
+
+
+def test_parameters_may_be_swapped_as_they_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch refuses to swap tensors with weak references: ours raised out of ``Module.to``."""
+    monkeypatch.setattr(torch.__future__, "get_swap_module_params_on_conversion", lambda: True)
+    model = nn.Linear(16, 16)
+
+    def work() -> None:
+        model.double()
+        model(torch.ones(2, 16, dtype=torch.float64)).sum().backward()
+
+    result = account(work, model=model)
+    n_bytes = 8 * (16 * 16 + 16)
+    assert result.at_end_bytes["parameters"] == n_bytes
+    assert result.at_end_bytes["gradients"] == n_bytes
+    assert not result.warnings
