@@ -292,6 +292,10 @@ def test_gloo_between_gpus() -> None:
     found = _finding(trace("gloo:all_reduce"), "not-nccl", distributedInfo={"backend": "gloo"})
     assert "backend gloo" in found.evidence[0]
     assert "not-nccl" not in _rules(trace("nccl:all_reduce"))
+    beside = trace("gloo:barrier")  # of the host's alone: tensors go through NCCL
+    kernel = next(e for e in beside.events if e["cat"] == "kernel")
+    kernel["name"] = "ncclDevKernel_AllReduce_Sum_f32"
+    assert "not-nccl" not in _rules(beside)
 
 
 def test_exposed_communication() -> None:

@@ -258,6 +258,15 @@ def between(us: float, n_gaps: int) -> Simulated:
     return sim
 
 
+def mixed(n_short: float) -> Simulated:
+    """Steps with one gap of 320 µs and so many of 40 µs."""
+    sim, begins = _steps(4, 320 + 90 * n_short)
+    for at in begins:
+        for k in range(int(n_short)):
+            sim.host("aten::mm", at + 320 + 90 * k, 50)
+    return sim
+
+
 def longer(python: float) -> Simulated:
     """Steps whose gaps between operators are long enough to be one piece of work."""
     return cpu_training(6, python=python, forward=900, backward=1_500)
@@ -433,6 +442,7 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("zero-grad", zeroing, 42, 58),
     ("tiny-ops", lambda n: many(int(n), 5), 450, 550),
     ("tiny-ops", lambda us: many(800, us), 11.5, 8.5),
+    ("tiny-ops", half_tiny, 0.13, 0.17),
     ("loop-indexing", lambda n: loop(int(n), 40), 9, 12),
     ("loop-indexing", lambda us: loop(12, us), 16, 25),
     ("loop-indexing", lambda us: loop(12, us), 130, 90),
@@ -463,6 +473,7 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("small-calls", lambda us: between(us / 5, n_gaps=5), 120, 185),
     ("small-calls", lambda us: between(us, n_gaps=3), 330, 270),
     ("small-calls", lambda n_gaps: between(250, n_gaps), 1, 2),
+    ("small-calls", mixed, 9, 11),
     ("host-python", lambda us: between(us, n_gaps=3), 270, 330),
     ("host-python", longer, 350, 520),
     ("beside-the-model", averaging, 4, 8),
@@ -705,6 +716,15 @@ def test_a_bound_counts_what_is_called_as_often_as_the_tiny_operations() -> None
     assert many == pytest.approx(20 / (20 - 4.8 - 6.0), rel=0.03)
 
 
+def test_a_bound_counts_each_tiny_operation_however_seldom_one_name_is_called() -> None:
+    sim, begins = _steps(2, 10_000)
+    for at in begins:
+        for k in range(600):
+            sim.host(f"aten::op{k % 30}", at + 8 * k, 7.9)
+        sim.host("aten::conv2d", at + 4_800, 5_199)
+    assert finding(sim, "tiny-ops").gain_at_most == pytest.approx(1 / (1 - 0.48), rel=0.02)
+
+
 def test_gains_that_a_tensor_core_and_an_aligned_product_bring_at_most() -> None:
     """Eight times on what it can do, and four times, by the data sheets and NVIDIA's guide."""
     found = finding((kernels(30, "volta_sgemm"), {"device": V100}), "tensor-cores-unused")
@@ -781,10 +801,38 @@ def test_a_collective_that_began_before_the_steps_is_no_collective_of_theirs() -
 
 def test_launches_are_named_where_the_trace_shows_them() -> None:
     sim = launching(0.8)
-    assert "waits for the host to launch" in finding(sim, "launch-bound").title
+    known = finding((sim, {"is_file": True}), "launch-bound")
+    assert "waits for the host to launch" in known.title
+    assert known.has_bound
+    assert finding(longer(520), "host-python").has_bound
     for event in (e for e in sim.events if e["cat"] == "kernel"):
         event["args"]["correlation"] += 10**6  # the calls that launched them are not in the trace
-    assert "idles while the host runs operators" in finding(sim, "launch-bound").title
+    unknown = finding(sim, "launch-bound")
+    assert "idles while the host runs operators" in unknown.title
+    assert not unknown.has_bound
+    assert "launches kernels too slowly" not in diagnosed(sim).sentence
+
+
+@pytest.mark.parametrize("n_kernels", [1, 2])
+def test_one_launch_in_a_step_says_nothing_of_the_pace_of_launching(n_kernels: int) -> None:
+    sim, begins = _steps()
+    for at in begins:
+        op = sim.host("aten::linear", at, 990)
+        for k in range(n_kernels):
+            sim.device("gemm", at + 810 + 50 * k, 40, sim.call("cudaLaunchKernel", at + 800, 5, op))
+    told = diagnosed(sim)
+    assert told.bound_by == "launch"
+    (found,) = (one for one in told.findings if one.rule == "launch-bound")
+    assert ("waits for the host to launch" in found.title) is (n_kernels == 2)
+    assert ("launches kernels too slowly" in told.sentence) is (n_kernels == 2)
+
+
+@pytest.mark.parametrize(("name", "fires"), [("Scatter", True), ("Scattered", False)])
+def test_data_parallel_is_told_by_its_parts_too(name: str, fires: bool) -> None:
+    sim = on_two_devices()
+    for event in (e for e in sim.events if e["name"] == "DataParallel.forward"):
+        event |= {"name": name, "cat": "cpu_op", "dur": 8}
+    assert ("data-parallel" in fired(sim)) is fires
 
 
 def test_lines_of_the_loader_are_not_named_for_other_time() -> None:
@@ -849,6 +897,19 @@ def test_calls_of_a_driver_alone_are_no_device() -> None:
     for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
         sim.call("cudaMalloc", mark["ts"] + 10, 300)
     assert "device-allocations" not in fired(sim)
+
+
+def test_copies_that_block_are_no_syncs_and_pinned_ones_are_not_pageable() -> None:
+    sim = asking_to_wait()
+    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        for kind, at, us in (("Pageable", 5_000, 900), ("Pinned", 6_000, 8)):
+            begin = mark["ts"] + at
+            sim.copy(f"HtoD ({kind} -> Device)", begin, us, begin + us - 6, 5)
+    assert "1 sync per step, most costly in cudaDeviceSynchronize" in said(sim, "sync")
+    assert "1 blocking copy per step, 4.00 KiB" in said(sim, "pageable-copy")
+    assert "pageable-copy" not in fired(
+        gpu_training(6, n_kernels=5, copy="HtoD (Pinned -> Device)", copy_call=300)
+    )
 
 
 def test_what_is_waited_for_is_named_by_the_operator_that_the_user_wrote() -> None:
@@ -1255,6 +1316,16 @@ def test_a_file_without_functions_of_python_is_not_said_to_be_pythons(
     assert ("Calling small operators" in told.title) is (us < 50)
 
 
+@pytest.mark.parametrize("has_functions", [False, True])
+def test_where_to_look_in_a_file_without_lines(*, has_functions: bool) -> None:
+    sim = longer(520)
+    if has_functions:
+        sim.host("loop.py(3): step", 1, 999, "python_function")
+    told = finding((sim, {"is_file": True}), "host-python").what_to_do
+    assert ("zoom into the gap" in told) is has_functions
+    assert ("the trace does not say which code runs then" in told) is not has_functions
+
+
 # --- ranks ----------------------------------------------------------------------------------
 
 
@@ -1347,6 +1418,23 @@ def test_an_update_that_loops_is_told_once() -> None:
 # --- memory, threads, graphs ----------------------------------------------------------------
 
 
+def test_memory_is_full_only_on_a_device_whose_size_is_known() -> None:
+    sim, known = reserved(38)  # type: ignore[misc]
+    assert "memory-nearly-full" in fired((sim, known))
+    assert "memory-nearly-full" not in fired((sim, {"device": CARD | {"totalGlobalMem": 0}}))
+    for event in (e for e in sim.events if e["name"] == "[memory]"):
+        event["args"]["Device Type"] = 0
+    assert "memory-nearly-full" not in fired((sim, known))
+
+
+def test_the_first_steps_fill_the_cache() -> None:
+    first, later = first_steps(5_000), first_steps(80)
+    for sim in (first, later):
+        sim.call("cudaMalloc", 20_000, 3_500)
+    assert fired(first) & {"start-up", "device-allocations"} == {"start-up"}
+    assert fired(later) & {"start-up", "device-allocations"} == {"device-allocations"}
+
+
 def test_a_full_memory_that_is_in_use_is_told_from_one_that_is_kept() -> None:
     def title(allocated_gib: float) -> str:
         sim, known = reserved(38)  # type: ignore[misc]
@@ -1375,6 +1463,14 @@ def test_threads_are_held_against_cores(
     sim, _ = long_operators(200)  # type: ignore[misc]
     found = fired((sim, {"facts": changed(n_threads=n_threads, n_cores=n_cores)}))
     assert found & {"one-thread", "too-many-threads"} == rules
+
+
+@pytest.mark.parametrize(("n_threads", "n_cores"), [(1, 4), (8, 2)])
+def test_threads_do_not_matter_beside_a_device(n_threads: int, n_cores: int) -> None:
+    facts = changed(n_threads=n_threads, n_cores=n_cores)
+    rules = {"one-thread", "too-many-threads"}
+    assert rules & fired(computing(900, facts))
+    assert not rules & fired((tf32_and_host(900)[0], {"facts": facts}))  # type: ignore[index]
 
 
 def test_one_core_is_one_core() -> None:
@@ -1413,6 +1509,20 @@ def test_lines_that_gather_count_together_and_the_first_is_named() -> None:
     one = finding((sim, known), "shuffled-gather")
     assert "6 of the 12 line samples" in "".join(one.evidence)
     assert one.gain_at_most == pytest.approx(1 / 0.8, rel=0.02)
+
+
+def test_without_the_devices_side_only_data_and_what_averts_a_failure_is_advised() -> None:
+    gave_up = (Recompilation("train.py:20", "self.n == 7"),)
+    report = CompileReport(
+        n_graphs=3, breaks=(), recompilations=(), compile_s=1.0, given_up=gave_up
+    )
+    facts = Facts(gc_pauses_ms=(20.0,), compiled=report)
+    whole = (waiting(1_020), {"is_file": True, "facts": facts})
+    always = {"dataloader-no-workers", "compile-gave-up"}
+    assert fired(whole) == {*always, "gc-pauses"}
+    half = waiting(1_020)
+    half.call("cudaLaunchKernel", half.events[0]["ts"] + 2_000, 5)
+    assert fired((half, whole[1])) == always
 
 
 # --- advice on inference --------------------------------------------------------------------

@@ -384,7 +384,7 @@ def test_too_few_samples_in_that_time_name_no_line() -> None:
     diagnosis = _sampled(cpu_training(6, python=850), {"x()": 3}, {"loss.backward()": 60})
     found = _finding(diagnosis, "host-python")
     assert found.line is None
-    assert "log(" not in found.what_to_do
+    assert found.what_to_do.startswith("# too few samples to name a line")
 
 
 def test_numpy_between_small_operators_is_told_as_numpy() -> None:
@@ -847,6 +847,11 @@ def test_16_bits_without_instructions_for_them(
     monkeypatch.setattr(precision, "cpu_flags", lambda: frozenset(flags))
     rules = _rules(cpu_training(6), facts=_adamw(dtypes=(dtype,)))
     assert ("emulated-precision" in rules) is fires
+    # beside a device these are the times of launches
+    cuda = _adamw(dtypes=(dtype,), devices=("cuda",))
+    assert "emulated-precision" not in _rules(cpu_training(6), facts=cuda)
+    beside = gpu_training(4, n_kernels=30, every=96)
+    assert "emulated-precision" not in _rules(beside, facts=_adamw(dtypes=(dtype,)))
 
 
 @pytest.mark.parametrize(
@@ -993,6 +998,12 @@ def test_a_rank_that_waits_is_not_told_to_exchange_less(start: str) -> None:
     # what has nothing of it stays the same
     computes = Diagnosis("compute", "Compute-bound: 90 %", ())
     assert as_waiting(computes) is computes
+    # a wait is told as that also where nothing advised to exchange less, and such advice goes
+    # also where something else bounds the step
+    alone = as_waiting(Diagnosis("communication", "Communication-bound: 85 %", (other,)))
+    assert alone.sentence == "Waits for other ranks: 85 %"
+    beside = as_waiting(Diagnosis("compute", "Compute-bound: 90 %", (less, other), "None."))
+    assert (beside.findings, beside.no_cure) == ((other,), "None.")
 
 
 def test_gains_above_ten_are_not_told() -> None:

@@ -734,6 +734,7 @@ def test_the_length_of_a_step_in_words() -> None:
 BUSY = Busy(wall_s=10.0, n_cores=2, process_s=5.0, waited_s=6.0, others_s=12.0)
 CALM = Busy(wall_s=10.0, n_cores=2, process_s=5.0)
 OUTSIDE = Elsewhere(10.0, 4, 3.0, (Stretch("what ran after the last step", 9.0, 0),))
+PARTLY_OUTSIDE = Elsewhere(10.0, 4, 3.0, (Stretch("what ran after the last step", 3.0, 0),))
 
 
 @pytest.mark.parametrize(
@@ -761,6 +762,7 @@ OUTSIDE = Elsewhere(10.0, 4, 3.0, (Stretch("what ran after the last step", 9.0, 
             {"elsewhere": OUTSIDE}, ["Most of this code's time (90 %"],
             "The recorded steps: data-bound: 70 %", False,
         ),
+        ({"elsewhere": PARTLY_OUTSIDE}, [], "Data-bound: 70 % of each step", False),
     ],
 )  # fmt: skip
 def test_what_is_said_before_the_verdict(
@@ -769,6 +771,7 @@ def test_what_is_said_before_the_verdict(
     case = _made(cpu_training(6, wait=2_000, python=20, loader=SINGLE))
     found = diagnose(case, summarize(case.breakdown.wall_ms), "simulated", **known)
     assert [one[: len(told)] for one, told in zip(found.first, first, strict=True)] == first
+    part = "1 / (1 - 0.30)" if known.get("elsewhere") is PARTLY_OUTSIDE else "0.90 of the time"
     assert found.sentence.startswith(what)
     assert bool(found.no_cure) is no_cure
     assert found.is_tentative is ("not_steps" in known or known.get("busy") is BUSY)
@@ -777,4 +780,24 @@ def test_what_is_said_before_the_verdict(
     assert all(one.always or one.gain_at_most >= 1.05 for one in found.findings)
     outside = [one.formula for one in found.findings if one.rule == "outside-the-steps"]
     assert bool(outside) is ("elsewhere" in known)
-    assert all("0.90 of the time" in told and "step" not in told for told in outside)
+    assert all(part in told and "step" not in told for told in outside)
+
+
+@pytest.mark.parametrize(
+    ("known", "no_cure"),
+    [
+        ({}, "No rule of perfkit knows a cure for this."),
+        ({"elsewhere": PARTLY_OUTSIDE}, "No rule of perfkit knows a cure for this; the findings"),
+        ({"not_steps": "These are no steps."}, ""),
+        ({"busy": BUSY}, "No rule of perfkit knows a cure for this."),
+        ({"busy": BUSY, "elsewhere": PARTLY_OUTSIDE}, ""),  # nothing is advised then
+    ],
+)
+def test_that_there_is_no_cure_is_said_of_a_verdict_alone(
+    known: dict[str, Any], no_cure: str
+) -> None:
+    case = _made(cpu_training(6))
+    found = diagnose(case, summarize(case.breakdown.wall_ms), "simulated", **known)
+    assert found.no_cure[: len(no_cure)] == no_cure
+    assert bool(found.no_cure) is bool(no_cure)
+    assert found.bound_by == "compute"

@@ -161,6 +161,16 @@ def test_lines_that_wait_by_their_text(text: str, is_wait: bool) -> None:
     assert kind_of(replace(line, library_function="numpy.linalg.svd"), trains=True) is not WAITING
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("x = requests.get(url)", "file"), ("x = imread(url)", "images"), ("x = ask(url)", "waiting")],
+)
+def test_what_is_read_over_a_connection_is_a_file(text: str, name: str) -> None:
+    called = "socket.readinto"
+    line = Line("a.py", 1, "a.py:1", "train", text, 9, 1.0, False, "__main__", called)
+    assert kind_of(line, trains=True).name == name
+
+
 def _with_a_late_loader(code: Callable[[], object], reads_s: float = 0.08) -> Profile:
     """The recording pauses, as after its 10 s, and a DataLoader is read behind it."""
     recorder = Recorder()

@@ -35,6 +35,7 @@ def test_a_step_that_waits_fails_with_line_and_cure() -> None:
     assert isinstance(error, SyncFoundError)
     assert isinstance(error, PerfkitError)
     (sync,) = error.syncs
+    assert str(error).startswith("1 line would make the host wait")
     assert f"test_guard.py:{sync.line}: losses.append(loss.item())" in str(error)
     assert "instead: losses.append(loss.detach())" in str(error)
 

@@ -87,7 +87,7 @@ _MOSTLY_WAIT = 0.5
 _LEAST_OF_A_KIND = 3
 # Smaller waits of the host for them are not worth mentioning.
 _LEAST_WAITING = 0.05
-_DATA_PARALLEL = ("DataParallel.forward", "Broadcast", "Gather", "Scatter")
+_PARTS_OF_DATA_PARALLEL = ("Broadcast", "Gather", "Scatter")
 
 
 @rule
@@ -96,7 +96,7 @@ def data_parallel(case: Case) -> Iterator[Finding]:
     marks = case.rows(
         Category.ANNOTATION, Category.OP, named=lambda n: n.startswith("DataParallel.forward")
     )
-    helpers = case.rows(Category.OP, named=lambda n: n in _DATA_PARALLEL)
+    helpers = case.rows(Category.OP, named=lambda n: n in _PARTS_OF_DATA_PARALLEL)
     if not (marks.any() or helpers.any()):
         return
     busy = _busy_by_device(case)
