@@ -49,6 +49,7 @@ from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
 from perfkit.widgets._history import History, planar
 from perfkit.widgets._lab_confirm import Confirmation, has_interval
 from perfkit.widgets._lab_figure import Curve, columns, png
+from perfkit.widgets._stays import staying
 
 if TYPE_CHECKING:
     from perfkit.experiment.compare.ab import ABResult
@@ -751,22 +752,20 @@ class Lab(anywidget.AnyWidget):
         """Table and picture; the live widget hides the HTML of its own Lab."""
         board = self._board() if board is None else board
         said = rows_.report(self._named, board)
-        # a closed Lab has no widget that would hide this
-        name = "" if self._closed else f"pk-static-{self.lab_id}"
-        marker = f'class="{name}"' if name else ""
         if not board.runs:
             hint = escape(f"{said.sentence} A Lab needs a running kernel and a front end.")
-            return {
-                "text/plain": repr(self),
-                "text/html": f"{_without_model(name)}<p {marker}>{hint}</p>",
-            }
+            return {"text/plain": repr(self), "text/html": self._staying(f"<p>{hint}</p>")}
         alt = f"{self._named}: step time, data wait and memory of the last run and the pinned one"
         image = "" if picture is None else drawn_image(picture, f"{alt}; figures above")
         report = show.mime_bundle(said)["text/html"]
         return {
             "text/plain": f"{self!r}\n{show.text(said)}",
-            "text/html": f"{_without_model(name)}<div {marker}>{report}{image}</div>",
+            "text/html": self._staying(f"{report}{image}"),
         }
+
+    def _staying(self, html: str) -> str:
+        # a closed Lab has no widget that would hide this
+        return html if self._closed else staying(f"pk-static-{self.lab_id}", html)
 
     def _picture_later(self, board: rows_.Board) -> None:
         """Draw in another thread: the first time, importing matplotlib takes seconds."""
@@ -836,18 +835,6 @@ def _take_over(now: Execution | None) -> None:
     if before.cell == now.cell and before.number != now.number:
         old._replaced = True
         old.stop()
-
-
-def _without_model(static: str) -> str:
-    """Hide the front end's message about a widget without a kernel.
-
-    JupyterLab puts "Error displaying widget: model not found" above the static picture. A live
-    widget contains elements, that text does not.
-    """
-    if not static:
-        return ""
-    before = f".jp-OutputArea-child:has(+ .jp-OutputArea-child .{static})"
-    return f"<style>{before} .jupyter-widgets:not(:has(*)) {{ display: none; }}</style>"
 
 
 def _is(run: RunResult, number: object) -> bool:

@@ -21,6 +21,7 @@ from perfkit.trace.ask.levels import KINDS, Boxes, Levels
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.load import load
 from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
+from perfkit.widgets._stays import staying
 
 if TYPE_CHECKING:
     from perfkit.show.strip import Strip
@@ -145,10 +146,10 @@ class Timeline(anywidget.AnyWidget):
                 pictures=(strip.StepStrip(shown, folds=False, alone=True),),
             )
         )
-        marker = f'class="pk-static-{self.timeline_id}"'
+        report = show.mime_bundle(said)["text/html"]
         bundle_ = {
             "text/plain": f"{self!r}\n{show.text(said)}",
-            "text/html": f"<div {marker}>{show.mime_bundle(said)['text/html']}</div>",
+            "text/html": staying(f"pk-static-{self.timeline_id}", report),
         }
         if shown is not None:
             bundle_["image/svg+xml"] = strip.svg(shown)

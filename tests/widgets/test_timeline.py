@@ -224,6 +224,8 @@ def test_repr_and_what_stays_without_a_kernel(timeline: Timeline) -> None:
     assert data["image/svg+xml"].startswith("<svg")
     assert "<svg" not in data["text/html"], "its letters would be left where nothing is trusted"
     assert "compute <b>" in data["text/html"]
+    unknown = f".pk-static-{timeline.timeline_id}) .jupyter-widgets:not(:has(*))"
+    assert unknown in data["text/html"], "the message about a widget without a kernel is hidden"
 
 
 def test_without_a_front_end_it_is_text(timeline: Timeline, capsys: pytest.CaptureFixture) -> None:

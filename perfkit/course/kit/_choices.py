@@ -7,16 +7,21 @@ ipywidgets for it. Everything that can be clicked can also be called.
 from __future__ import annotations
 
 import functools
-import sys
+import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from perfkit.base.errors import UsageError
+from perfkit.course.kit.folding import WIDGET_VIEW
+from perfkit.course.kit.message import Message
+from perfkit.widgets._frontend import has_front_end
+from perfkit.widgets._stays import staying
 
 _FRONT = Path(__file__).parent / "front"
 _STYLE = Path(__file__).parents[2] / "show" / "templates" / "report.css"
-_VIEW = "application/vnd.jupyter.widget-view+json"
+_SIGNS = {"right": "✓ ", "wrong": "✗ "}
 
 
 class Choices:
@@ -42,12 +47,14 @@ class Choices:
         sure: Sequence[int] = (),
         unfolds: bool = False,
     ) -> None:
-        self._fixed = {
+        self._fixed: dict[str, Any] = {
             "question": question,
             "answers": [[letter, text] for letter, text in answers.items()],
             "button": button,
             "sure": list(sure),
             "unfolds": unfolds,
+            # of the question, so that a lesson's saved output is the same each time
+            "static": f"pk-static-{zlib.crc32(repr((question, dict(answers))).encode()):08x}",
         }
         self._chosen = chosen
         self._state: dict[str, Any] = {
@@ -56,8 +63,11 @@ class Choices:
             "picked": None,
             "marks": {},
             "status": "",
+            "stays": {},
         }
         self._widget: Any = None
+        self._display: Any = None  # of what stays
+        self._asks = Message(question)
 
     def update(
         self,
@@ -81,21 +91,55 @@ class Choices:
             "picked": picked,
             "marks": {letter: list(mark) for letter, mark in (marks or {}).items()},
             "status": status,
+            "stays": self._state["stays"],
         }
+        if self._display is not None and picked is not None:
+            self._state["stays"] = self._stays()
+            self._display.update(self._state["stays"], raw=True)
         if self._widget is not None:
             self._widget.state = self._state
 
-    def view(self) -> dict[str, Any]:
-        """The widget's MIME bundle; empty without a front end."""
-        if not _has_front_end():
-            return {}
+    def display(self, asks: Message) -> None:
+        """Display the widget, and below it what stays in the saved notebook, which it hides.
+
+        What stays has the reader's answer once there is one, and not before what is right.
+
+        Args:
+            asks: the question with its answers.
+        """
+        from IPython.display import display
+
+        self._asks = asks
+        if not has_front_end():
+            display({"text/plain": repr(asks)}, raw=True)
+            return
         if self._widget is None:
             self._widget = _widget_class()(fixed=self._fixed, state=self._state)
             self._widget.on_msg(self._on_message)
         data = self._widget._repr_mimebundle_()
         # older versions of ipywidgets return only the parts, newer ones also their metadata
         parts = data[0] if isinstance(data, tuple) else data
-        return {_VIEW: parts[_VIEW]} if parts and _VIEW in parts else {}
+        display({WIDGET_VIEW: parts[WIDGET_VIEW]}, raw=True)
+        self._display = display(self._stays(), raw=True, display_id=True)
+
+    def _stays(self) -> dict[str, Any]:
+        marks = self._state["marks"]
+
+        def item(letter: str, text: str) -> str:
+            kind, said = marks.get(letter, ("", ""))
+            return f"{letter}: {text}" + (f" ({_SIGNS.get(kind, '')}{said})" if said else "")
+
+        again = " again" if self._state["picked"] else ""
+        shown = replace(
+            self._asks,
+            lines=(
+                *filter(None, [self._state["status"]]),
+                f"Run this cell to answer{again}; in a new kernel the imports first.",
+            ),
+            items=tuple(item(letter, text) for letter, text in self._fixed["answers"]),
+        )
+        html = staying(self._fixed["static"], shown._repr_html_())
+        return {"text/plain": repr(shown), "text/html": html}
 
     def _on_message(self, _: Any, content: Any, buffers: Any) -> None:
         try:
@@ -135,12 +179,6 @@ def checked_letter(letter: Any, answers: Mapping[str, str]) -> str:
     if not isinstance(letter, str) or letter not in answers:
         raise UsageError(f"no answer {letter!r:.60}; there are: {', '.join(answers)}")
     return letter
-
-
-def _has_front_end() -> bool:
-    """Whether this Python is a Jupyter kernel, not a script, terminal or worker."""
-    kernelbase = sys.modules.get("ipykernel.kernelbase")
-    return kernelbase is not None and bool(kernelbase.Kernel.initialized())
 
 
 @functools.cache

@@ -14,6 +14,9 @@ import copy
 import re
 from typing import Any
 
+#: The kind of output that is a widget's view.
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
 _ASKS = "Predict("
 # JupyterLab's metadata key for a collapsed section
 _COLLAPSED = "jp-MarkdownHeadingCollapsed"
@@ -105,8 +108,11 @@ def fold_answers(notebook: Any) -> None:
 
 
 def shows_nothing(output: Any) -> bool:
-    """Whether an output only keeps JupyterLab from showing the first line of the next one."""
-    return bool(output.get("data") == {})
+    """Whether an output is blank without a kernel: a widget's view, or nothing at all.
+
+    The latter keeps JupyterLab from showing the first line of the next output.
+    """
+    return "data" in output and not output["data"].keys() - {WIDGET_VIEW}
 
 
 def _begin_with_a_comment(outputs: Any, *, is_folded: bool) -> None:

@@ -81,9 +81,10 @@ def _folded(notebook: Any) -> Any:
     notebook = copy.deepcopy(notebook)
     cells = notebook["cells"]
     waiting = folded_cells(notebook)
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            cell["outputs"] = [one for one in cell["outputs"] if not shows_nothing(one)]
     for number in waiting:
-        # CSS folds all of it
-        cells[number]["outputs"] = [o for o in cells[number]["outputs"] if not shows_nothing(o)]
         metadata = cells[number]["metadata"]
         metadata["tags"] = [*metadata.get("tags", []), "pk-waits"]
         metadata["pk_waits"] = True

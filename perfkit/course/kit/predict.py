@@ -165,5 +165,5 @@ class Predict:
     def _repr_html_(self) -> str:
         return self._message()._repr_html_()
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return self._choices.view()
+    def _ipython_display_(self) -> None:
+        self._choices.display(self._message())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from perfkit.base.errors import UsageError
@@ -15,7 +14,7 @@ class Quiz:
     """A question with lettered answers, one of them right.
 
     ``quiz.answer("b")`` says whether it is right, and why, like a click in a notebook; after a
-    wrong answer you can try again. Nothing is stored.
+    wrong answer you can try again. Nothing is stored but what the saved notebook shows.
 
     Args:
         question: one sentence.
@@ -72,7 +71,9 @@ class Quiz:
         return Message(title, (chosen, self.because[letter]))
 
     def _message(self) -> Message:
-        return Message(self.question, items=tuple(f"{k}: {v}" for k, v in self.answers.items()))
+        right = f"{self.right}: {self.answers[self.right]}. {self.because[self.right]}"
+        items = tuple(f"{k}: {v}" for k, v in self.answers.items())
+        return Message(self.question, items=items, folds=(("The answer", right),))
 
     def __repr__(self) -> str:
         return repr(self._message())
@@ -81,8 +82,7 @@ class Quiz:
         printer.text(repr(self))
 
     def _repr_html_(self) -> str:
-        right = f"{self.right}: {self.answers[self.right]}. {self.because[self.right]}"
-        return replace(self._message(), folds=(("The answer", right),))._repr_html_()
+        return self._message()._repr_html_()
 
-    def _repr_mimebundle_(self, **_: Any) -> dict[str, Any]:
-        return self._choices.view()
+    def _ipython_display_(self) -> None:
+        self._choices.display(self._message())

@@ -20,7 +20,7 @@ from perfkit.base.files import try_writing, write_atomically
 from perfkit.base.machine import stamp
 from perfkit.course.kit._places import lesson_path, lessons
 from perfkit.course.kit._recorded import lesson_hashes, recorded_folders, taught_claims
-from perfkit.course.kit.folding import fold_answers
+from perfkit.course.kit.folding import WIDGET_VIEW, fold_answers
 from perfkit.course.kit.page import html_page, needs_nbconvert
 from perfkit.course.kit.site import Entry, Site
 from perfkit.course.ledger.ledger import Ledger, ledger
@@ -340,7 +340,7 @@ def _save(notebook: Any, path: Path) -> None:
         for output in cell.get("outputs", ()):
             output.update(_without_process(output))
             for part in (output.get("data", {}), output.get("metadata", {})):
-                part.pop("application/vnd.jupyter.widget-view+json", None)
+                part.pop(WIDGET_VIEW, None)
         cell.metadata.pop("execution", None)
     notebook.metadata["language_info"] = {"name": "python"}
     fold_answers(notebook)

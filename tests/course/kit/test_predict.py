@@ -131,7 +131,7 @@ def test_without_a_kernel_there_is_no_widget_and_nothing_is_imported_for_it() ->
     program = (
         "import sys; from perfkit.course.kit.predict import Predict; from perfkit.course.kit.quiz "
         "import Quiz; g = Predict('Q?', {'a': 'x', 'b': 'y'}, lesson='00'); g.lock('a'); "
-        "assert g._repr_mimebundle_() == {}; g._repr_html_(); "
+        "g._repr_html_(); "
         "print(sorted({'anywidget', 'ipywidgets', 'IPython', 'torch'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -12,6 +13,7 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
 from perfkit.base.errors import UsageError
+from perfkit.course.kit.predict import Predict
 from perfkit.course.kit.quiz import Quiz
 
 ANSWERS = {"a": "four <times>", "b": "as much"}
@@ -68,6 +70,41 @@ def test_a_quiz_that_cannot_be(changed: dict[str, Any], reason: str) -> None:
         _quiz(**changed)
 
 
+def test_what_stays_has_the_answers_given_and_gives_nothing_else_away() -> None:
+    quiz = _quiz()
+    shown: list[dict[str, str]] = []
+    choices = quiz._choices
+    choices._asks = quiz._message()
+    choices._display = SimpleNamespace(update=lambda data, raw: shown.append(data))
+    how = "\nRun this cell to answer; in a new kernel the imports first."
+    assert choices._stays()["text/plain"].endswith(f"{how}\n- a: four <times>\n- b: as much")
+    quiz.answer("")
+    assert shown == []
+    quiz.answer("b")
+    said = shown[0]["text/plain"]
+    assert said.splitlines()[1:3] == [
+        "Not that one: try another.",
+        "Run this cell to answer again; in a new kernel the imports first.",
+    ]
+    assert said.endswith("- a: four <times>\n- b: as much (✗ uint8 takes 1 byte.)")
+    page = shown[0]["text/html"]
+    assert "(✗ uint8 takes 1 byte.)</li>" in page
+    assert ".jupyter-widgets:not(:has(*)) { display: none; }" in page
+    assert choices._state["stays"] == shown[0]
+
+    guess = Predict("P?", ANSWERS)
+    guess._choices._display = choices._display
+    guess.score("a", because="measured")
+    assert len(shown) == 1, (
+        "of a question that nobody answered a lesson's saved output says no more"
+    )
+    guess = Predict("P?", ANSWERS)
+    guess._choices._display = choices._display
+    guess.lock("b")
+    guess.score("a", because="measured")
+    assert "b: as much (✗ your guess)" in shown[-1]["text/plain"]
+
+
 @pytest.mark.slow
 def test_in_a_kernel_the_output_is_the_same_each_time_but_for_the_widgets_id(
     tmp_path: Path,
@@ -88,6 +125,9 @@ def test_in_a_kernel_the_output_is_the_same_each_time_but_for_the_widgets_id(
         outputs = notebook.cells[0].outputs
         # nbval compares each part of an output but this one
         widgets = [output.data.pop(view, None) for output in outputs]
-        assert [widget is not None for widget in widgets] == [True, True, False, False]
+        assert [widget is not None for widget in widgets] == [True, False] * 2 + [False] * 2
+        assert outputs[0].data == {}, "its text would be beside what stays"
+        assert "(✗ uint8 takes 1 byte.)" in outputs[1].data["text/plain"]
+        assert "a: four <times> (your guess)" in outputs[3].data["text/plain"]
         seen.append(json.dumps([output.data for output in outputs]))
     assert seen[0] == seen[1]

@@ -1,7 +1,8 @@
 // The answers of Predict and Quiz as a group of radio buttons. No dependency, no bundle.
-// `fixed`: question, answers [[letter, text]], button, sure [percent], unfolds.
-// `state`: turn, open, picked, marks {letter: [kind, words]}, status. Python sets it; a choice goes
-// to Python as a message, and the next turn is its answer.
+// `fixed`: question, answers [[letter, text]], button, sure [percent], unfolds, static (a class).
+// `state`: turn, open, picked, marks {letter: [kind, words]}, status, stays. Python sets it; a choice
+// goes to Python as a message, and the next turn is its answer.
+// What stays in the notebook is an output below, which is hidden while this is shown.
 // With `unfolds`, a settled choice opens the folded outputs below it in JupyterLab and Notebook 7.
 
 const SILENT_MS = 3000; // after this long without an answer the reader is told why it may be
@@ -37,6 +38,27 @@ function unfoldBelow(el) {
   observer.observe(book, { childList: true, subtree: true });
   open();
   return () => observer.disconnect();
+}
+
+// Puts what stays into its output. Python does so by a display id, which JupyterLab forgets with
+// the page.
+function keep(model) {
+  const { stays } = model.get("state");
+  const own = `class="${model.get("fixed").static}"`;
+  for (const cell of model.widget_manager?.context?.model?.cells ?? []) {
+    for (let i = 0; i < (cell.outputs?.length ?? 0); i++) {
+      const output = cell.outputs.get(i);
+      if (String(output.data["text/html"] ?? "").includes(own)) {
+        output.setData({ data: { ...output.data, ...stays } });
+      }
+    }
+  }
+}
+
+function initialize({ model }) {
+  const answered = () => keep(model);
+  model.on("change:state", answered);
+  return () => model.off("change:state", answered);
 }
 
 function render({ model, el }) {
@@ -86,6 +108,7 @@ function render({ model, el }) {
         }
       },
     },
+    element("style", {}, `.${fixed.static} { display: none; }`),
     group,
     actions,
     status,
@@ -155,4 +178,4 @@ function render({ model, el }) {
   };
 }
 
-export default { render };
+export default { initialize, render };
