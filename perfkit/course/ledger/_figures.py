@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_ratio
-from perfkit.course.ledger.recording import Figure
+from perfkit.course.ledger.recording import Figure, Outcome
 
 _MS = {"µs": 1e-3, "ms": 1.0, "s": 1e3}
 
@@ -17,6 +17,27 @@ def shown(figure: Figure) -> str:
     if figure.unit == "×":
         low, high = low.removesuffix("×"), high.removesuffix("×")
     return f"{value} [{low}, {high}]"
+
+
+def timed(outcome: Outcome) -> bool:
+    """Whether a figure of it has an interval, which a larger budget makes narrower."""
+    return any(figure.low is not None for figure in outcome.figures.values())
+
+
+def shown_undecided(figure: Figure) -> str:
+    """:func:`shown`, where a ratio that was measured without an interval says so."""
+    bare = figure.low is None and figure.unit == "×" and figure.kind in ("measured", "simulated")
+    return f"{shown(figure)} (no interval)" if bare else shown(figure)
+
+
+def undecided(outcome: Outcome) -> str:
+    """The sentence of an outcome that decides nothing, and the intervals of its ratios."""
+    ratios = "; ".join(
+        f"{name.replace('_', ' ')} {shown_undecided(figure)}"
+        for name, figure in outcome.figures.items()
+        if figure.unit == "×" and figure.kind in ("measured", "simulated")
+    )
+    return f"{outcome.sentence} 95 % intervals: {ratios}." if ratios else outcome.sentence
 
 
 def _number(value: float, figure: Figure) -> str:

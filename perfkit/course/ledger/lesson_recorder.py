@@ -25,6 +25,7 @@ from perfkit.base.machine.played import is_played
 from perfkit.base.scratch import scratch_folder
 from perfkit.base.scrub import scrub
 from perfkit.course.ledger import notebook as notebooks
+from perfkit.course.ledger._figures import undecided
 from perfkit.course.ledger.criteria import Criterion
 from perfkit.course.ledger.notebook import CellRun
 from perfkit.course.ledger.recorder import (
@@ -232,7 +233,7 @@ def _written(
         return Done(one, "failed", line(settled["why"]), seconds=got.seconds, details=details)
     outcome = Outcome.from_dict(settled["outcome"])
     if outcome.holds is None:
-        return Done(one, "not decided", line(outcome.sentence), seconds=got.seconds)
+        return Done(one, "not decided", line(undecided(outcome)), seconds=got.seconds)
     told = settled["provenance"]
     # the name of a GPU can be changed, also to "cpu", which the results then say
     if told["kind"] == "played" or (device.type != "cpu" and is_played()):

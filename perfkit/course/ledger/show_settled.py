@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from perfkit.course.ledger._figures import shown
+from perfkit.course.ledger._figures import shown, shown_undecided, timed, undecided
 from perfkit.course.ledger.ledger import status_of
 from perfkit.course.ledger.records import Record
 from perfkit.show.document import Cell, Document, Table
@@ -43,11 +43,14 @@ def claim_document(one: LessonClaim) -> Document:
 def settled_document(one: Settled) -> Document:
     """The verdict, and the own figure beside the recorded ones."""
     outcome = one.outcome
-    said = one.why if outcome is None else outcome.sentence
+    said = one.why
+    if outcome is not None:
+        decides = outcome.holds is not None
+        said = outcome.sentence if decides else f"Not decided: {undecided(outcome)}"
     warnings = []
     if one.provenance.kind == "played":
         warnings.append("a played GPU ran this: counts and bytes are true, times are not a GPU's")
-    if one.budget_scale < 1:
+    if one.budget_scale < 1 and outcome is not None and timed(outcome):
         warnings.append(
             f"measured with {one.budget_scale:g} of the usual budget: expect wide intervals"
         )
@@ -69,7 +72,8 @@ def _own(one: Settled) -> tuple[str | Cell, ...]:
     figure = one.headline
     if figure is None:
         return ("this run", one.verdict, "–", "–")
-    return ("this run", one.verdict, shown(figure), _origin_now(one, figure))
+    value = shown_undecided(figure) if one.verdict == "not decided" else shown(figure)
+    return ("this run", one.verdict, value, _origin_now(one, figure))
 
 
 def _origin_now(one: Settled, figure: Figure) -> str:

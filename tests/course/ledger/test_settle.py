@@ -85,8 +85,36 @@ def test_the_output_of_the_cell_carries_the_outcome() -> None:
 
 def test_a_small_budget_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERFKIT_BUDGET_SCALE", "0.1")
-    settled = judged(lambda: outcome(None)).settle()
-    assert "0.1 of the usual budget" in str(settled)
+    ratio = Figure(1.1, "×", 0.9, 1.3)
+    measured = Outcome(True, {"bytes_ratio": BYTES, "time_ratio": ratio}, "bytes_ratio", "So.")
+    assert "0.1 of the usual budget: expect wide" in str(judged(lambda: measured).settle())
+    # what was counted has no interval, and what could not be judged no figure
+    assert "usual budget" not in str(judged(lambda: outcome(True)).settle())
+    assert "usual budget" not in str(judged(lambda: 3).settle())
+
+
+def test_what_is_not_decided_says_so_beside_every_ratio() -> None:
+    figures = {
+        "time_ratio": Figure(1.1, "×", 0.9, 1.3),
+        "one_block_ratio": Figure(1.2, "×"),
+        "bytes_ratio": BYTES,
+        "share": Figure(40.0, "%"),
+    }
+
+    def said(holds: bool | None, headline: str) -> str:
+        one = Outcome(holds, figures, headline, "Two workers are 1.10× as fast.")
+        return " ".join(str(judged(lambda: one).settle()).split())
+
+    undecided = said(None, "time_ratio")
+    assert (
+        "Not decided: Two workers are 1.10× as fast. 95 % intervals: time ratio 1.10× [0.900, "
+        "1.30]; one block ratio 1.20× (no interval). It holds if" in undecided
+    )
+    assert "not decided 1.20× (no interval)" in said(None, "one_block_ratio")
+    decided = said(True, "one_block_ratio")
+    assert "Two workers are 1.10× as fast. It holds if" in decided
+    assert "ot decided" not in decided
+    assert "no interval" not in decided
 
 
 @pytest.mark.parametrize(
