@@ -23,6 +23,13 @@ from perfkit.show._text import one_sentence
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _CODE = re.compile(r"`(\S(?:[^`\n]*\S)?)`")
+# The space between a number and its unit, and in front of that what stays as it is: code, which is
+# copied, and tags.
+_UNIT = re.compile(
+    r"<(style|pre|code)\b.*?</\1>|<[^>]*>"
+    r"|(?<=\d) (?=%|(?:[kKMGTP]?i?B|[nµm]?s|min|h|W|[mk]?J|[KMGTP]?FLOP)\b)",
+    re.DOTALL,
+)
 
 
 @functools.cache
@@ -72,9 +79,14 @@ def render(template: str, **context: Any) -> str:
     Raises:
         jinja2.UndefinedError: the template names something that the context lacks.
     """
-    return environment().get_template(template).render(**context)
+    return _units_kept(environment().get_template(template).render(**context))
 
 
 def render_string(source: str, **context: Any) -> str:
     """Fill a template given as text (it may ``{% extends "_base.html" %}`` as a file may)."""
-    return environment().from_string(source).render(**context)
+    return _units_kept(environment().from_string(source).render(**context))
+
+
+def _units_kept(html: str) -> str:
+    """No line ends between a number and its unit."""
+    return _UNIT.sub(lambda found: "\N{NO-BREAK SPACE}" if found[0] == " " else found[0], html)

@@ -272,7 +272,7 @@ def test_what_cannot_be_predicted_is_said(options: dict[str, Any], says: str) ->
 
 def test_it_is_told_and_labelled_as_predicted() -> None:
     fit = will_it_fit(_cnn(), _batch, batch=4, loss=cross_entropy, gpus_gb=(2, 16))
-    words, page = str(fit), fit._repr_html_()
+    words, page = str(fit), fit._repr_html_().replace("\xa0", " ")
     for said in (
         "predicted",
         "margin",

@@ -51,7 +51,16 @@ def test_a_name_that_the_context_lacks_is_an_error() -> None:
 
 def test_filters_are_the_text_forms() -> None:
     shown = render_string("{{ 12.34 | ms }} {{ 0.714 | share }} {{ 2048 | bytes }} {{ 2 | ratio }}")
-    assert shown == "12.3 ms 71 % 2.00 KiB 2.00×"
+    assert shown == "12.3\xa0ms 71\xa0% 2.00\xa0KiB 2.00×"
+
+
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    """What is copied keeps its spaces, and so do attributes and other words after a number."""
+    plain = "<style>a 1 s</style><pre>x = 7 % 3</pre><code>5 % 2</code><p title='3 ms'>4 steps</p>"
+    assert render_string(plain) == plain
+    assert render_string("<b>73 %</b>, 9.5 GB/s in 2 min, 4 batches") == (
+        "<b>73\xa0%</b>, 9.5\xa0GB/s in 2\xa0min, 4 batches"
+    )
 
 
 def test_findings_are_more_only_where_others_are_shown() -> None:

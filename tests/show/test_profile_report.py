@@ -68,7 +68,7 @@ def _document(profile: Profile) -> Document:
 
 
 def test_text_and_html_say_the_same(profile: Profile) -> None:
-    text, shown = show.text(profile), html.unescape(show.html(profile))
+    text, shown = show.text(profile), html.unescape(show.html(profile)).replace("\xa0", " ")
     view = _document(profile)
     assert " ".join(text.split()).startswith(view.sentence)
     assert f">{view.sentence}</h3>" in shown
@@ -108,7 +108,7 @@ def test_text_is_at_most_96_columns_wide_but_for_code(profile: Profile) -> None:
 
 
 def test_snippets_keep_their_lines(profile: Profile) -> None:
-    text, shown = show.text(profile), html.unescape(show.html(profile))
+    text, shown = show.text(profile), html.unescape(show.html(profile)).replace("\xa0", " ")
     assert profile.diagnosis.findings, "a loop that waits for data has a finding"
     for finding in profile.diagnosis.findings[:3]:
         snippet = finding.what_to_do.strip("\n")

@@ -104,7 +104,7 @@ def test_words_of_the_user_never_become_markup():
 
 
 def test_the_notebook_gets_html_and_text():
-    assert "20.0 ms a step" in SLOW._repr_html_()
+    assert "20.0\xa0ms a step" in SLOW._repr_html_()
     assert show.text(SLOW) == str(SLOW)
 
 
