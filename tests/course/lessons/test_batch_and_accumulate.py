@@ -477,6 +477,10 @@ def test_pictures_say_what_they_show() -> None:
     assert len(figure.axes) == 2
     assert "samples a second (measured here): 8: 1,000; 128: 6,000" in words
     assert "counted: 8: 2 MB; 128: 30 MB" in words
+    # a label is where the line is lower than its point
+    falling, _ = draw_batches({8: 9.0, 32: 5.0, 128: 2.0}, {8: 2, 128: 30}, source="measured here")
+    sides = [[text.get_ha() for text in axes.texts] for axes in (*figure.axes, *falling.axes)]
+    assert sides == [["right"] * 2, ["right"] * 2, ["left"] * 3, ["right"] * 2]
     runs = {"8": [[1.4, 1.0], [1.4, 1.2]], "128": [[1.4, 1.3], [1.4, 1.3]]}
     figure, words = draw_losses({"SGD": runs, "AdamW": runs})
     assert len(figure.axes) == 2

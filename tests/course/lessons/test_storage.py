@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -313,6 +314,16 @@ def test_pictures_carry_their_words() -> None:
     ):
         assert words
         assert "measured here" in figure.get_supxlabel(), "where its figures come from"
+    sure = SimpleNamespace(ratio=2.0, low=1.9, high=2.1, different=True)
+    alike = SimpleNamespace(ratio=1.0, low=0.98, high=1.02, different=False)
+    unsteady = SimpleNamespace(ratio=1.2, low=0, high=math.inf, different=False)
+    for gains, grey in (
+        ({"a": sure}, []),
+        ({"a": sure, "b": alike}, ["grey: no difference seen"]),
+        ({"b": alike, "c": unsteady}, ["grey: no difference seen or too unsteady to tell"]),
+    ):
+        figure, _ = draw_gains(gains, "times as fast")
+        assert [t.get_text() for one in figure.legends for t in one.get_texts()] == grey
     pages = WorkerPages(
         {"list": 2**20, "tensor": 2**20}, {"list": (2**19, 2**20), "tensor": (0, 0)}
     )

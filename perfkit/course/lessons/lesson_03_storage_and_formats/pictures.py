@@ -169,7 +169,7 @@ def draw_gains(gains: Mapping[str, Comparison], label: str) -> tuple[Figure, str
     # small and large factors on one axis: logarithmic, from "as fast"
     wide = float(values.max()) > _LOGARITHMIC_FROM
     start = 1.0 if wide else 0.0
-    axes.barh(
+    bars = axes.barh(
         rows, values - start, left=start, color=colours, alpha=0.85, xerr=errors, ecolor="black",
         capsize=3,
     )  # fmt: skip
@@ -186,6 +186,17 @@ def draw_gains(gains: Mapping[str, Comparison], label: str) -> tuple[Figure, str
     axes.set_yticklabels(list(gains))
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
+    grey = {
+        no_difference(one.low, one.high): bar
+        for bar, one in zip(bars, found, strict=True)
+        if not one.different
+    }
+    if grey:
+        bar, *_ = grey.values()
+        figure.legend(
+            [bar], [f"grey: {' or '.join(grey)}"], frameon=False, fontsize="small",
+            loc="outside upper right",
+        )  # fmt: skip
     with_source(figure, origin())
     said = "; ".join(
         f"{name} {fmt_ratio(one.ratio)} {fmt_interval(one.low, one.high)}"

@@ -34,11 +34,9 @@ def draw_batches(
     left, right = figure.subplots(1, 2)
     left.plot(list(rates), list(rates.values()), "o-", color=_BLUE, linewidth=1.5)
     left.set_ylim(bottom=0, top=1.2 * max(rates.values()))
-    for n, rate in rates.items():
-        _label(left, n, rate, fmt_count(round(rate)))
+    _label(left, {n: (rate, fmt_count(round(rate))) for n, rate in rates.items()})
     right.plot(list(peaks), [x / 1e6 for x in peaks.values()], "s-", color=_ORANGE, linewidth=1.5)
-    for n, size in peaks.items():
-        _label(right, n, size / 1e6, f"{size / 1e6:.3g}")
+    _label(right, {n: (size / 1e6, f"{size / 1e6:.3g}") for n, size in peaks.items()})
     right.set_yscale("log")
     right.margins(y=0.2)
     for axes, points, title in (
@@ -47,12 +45,12 @@ def draw_batches(
     ):
         axes.set_xscale("log", base=2)
         axes.set_xticks(list(points), [str(n) for n in points])
-        axes.margins(x=0.15)
+        axes.margins(x=0.3)
         axes.minorticks_off()
         axes.set_xlabel("batch size", fontsize=9, color=DIM)
         axes.set_title(title, fontsize=9.5, color=INK)
         plain_axes(axes)
-    with_source(figure, source)
+    with_source(figure, f"{source}; the peak is counted")
     said = "; ".join(f"{n}: {round(rate):,}" for n, rate in rates.items())
     sizes = "; ".join(f"{n}: {size / 1e6:.3g} MB" for n, size in peaks.items())
     return figure, (
@@ -98,7 +96,13 @@ def draw_losses(
     return figure, (f"Losses over an epoch, mean and range of {n_seeds} seeds. {'; '.join(said)}.")
 
 
-def _label(axes: Axes, x: float, y: float, text: str) -> None:
-    axes.annotate(
-        text, (x, y), xytext=(0, 7), textcoords="offset points", fontsize=8, color=INK, ha="center"
-    )
+def _label(axes: Axes, points: Mapping[int, tuple[float, str]]) -> None:
+    """Label points above the line, on the side where it is lower."""
+    heights = [y for y, _ in points.values()]
+    before, after = [*heights[:1], *heights], [*heights[1:], *heights[-1:]]
+    for (x, (y, text)), left, right in zip(points.items(), before, after, strict=False):
+        side = "right" if right >= left else "left"
+        axes.annotate(
+            text, (x, y), xytext=(3 if side == "left" else -3, 5), textcoords="offset points",
+            fontsize=8, color=INK, ha=side,
+        )  # fmt: skip
