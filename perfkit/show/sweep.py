@@ -16,6 +16,7 @@ from perfkit.base.words import (
     fmt_ratio,
     fmt_s,
     fmt_share,
+    plural,
 )
 from perfkit.experiment.compare.ab import ABResult
 from perfkit.experiment.compare.batch import LargestBatch
@@ -79,8 +80,8 @@ def _ab(found: ABResult) -> Document:
         draw=functools.partial(_figure, found, _draw_ab),
         drawn=_ab_words(found),
         foot=(
-            f"Measured in turn, {n} blocks of fresh processes, {fmt_s(found.duration_s)}; stopped "
-            f"by: {found.stopped}. The interval allows for drift.",
+            f"Measured in turn, {plural(n, 'block')}, {fmt_s(found.duration_s)}; stopped by: "
+            f"{found.stopped}.{' The interval allows for drift.' if math.isfinite(high) else ''}",
             found.provenance.sentence(),
         ),
     )

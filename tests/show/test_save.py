@@ -145,6 +145,10 @@ def test_an_ab_result_has_all_forms(tmp_path) -> None:
         provenance=stamp(),
     )
     assert "a\\|1" in found.to_markdown()
+    assert "in turn, 6 blocks, 1.00 s; stopped by: time budget." in str(found)
+    assert "drift" not in str(found), "there is no interval"
+    known = str(dataclasses.replace(found, blocks=blocks[:1], high=2.2))
+    assert "1 block, 1.00 s; stopped by: time budget. The interval allows for drift." in known
     for ending in ("md", "png", "svg", "json"):
         assert found.save(tmp_path / f"ab.{ending}").stat().st_size > 100
     ET.parse(tmp_path / "ab.svg")

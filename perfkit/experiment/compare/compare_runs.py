@@ -107,6 +107,8 @@ class RunsComparison(Shown):
         margin = fmt_chosen_share(self.margin)
         if not bad:
             unclear = sum(one.verdict == "unclear" for one in self.matched)
+            if unclear and unclear == n:
+                return f"Too noisy to tell whether {counted} got slower beyond {margin}."
             rest = f" ({unclear} of them unclear: too noisy to tell)" if unclear else ""
             return f"No regression beyond {margin} in {counted}{rest}."
         worst = bad[0]
