@@ -413,6 +413,15 @@ def test_few_or_different_indexings_are_no_loop() -> None:
     assert "loop-indexing" not in _rules(_indexing(30, same=False))
 
 
+@pytest.mark.parametrize("around", ["forward", "fallback_function", "aten::lstm"])
+def test_a_loop_of_torchscript_or_of_an_operator_is_no_python_loop(around: str) -> None:
+    """A scripted recurrent net was said to be taken apart by a Python loop."""
+    sim = _indexing(30)
+    for step in range(2):
+        sim.host(around, step * 10_000 + 6_090.0, 3_800)
+    assert "loop-indexing" not in _rules(sim)
+
+
 def test_a_loop_in_which_another_process_took_the_core_is_still_one() -> None:
     sim = _indexing(30)
     long = [e for e in sim.events if e["name"] == "aten::fill_"][29::30]

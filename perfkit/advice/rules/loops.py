@@ -22,6 +22,8 @@ _LONGEST_BODY = 64
 _MOST_SELECTS = 6  # in one body: p[i], y[i], p[i][k] …
 # An op that is mostly call overhead takes 5 to 50 µs under the profiler; a layer's op takes longer.
 _SMALL_OP_US = 100.0
+# Around what TorchScript runs: a method, a graph that it did not optimize, a derivative.
+_TORCHSCRIPT = frozenset({"forward", "fallback_function", "<backward op>"})
 _MAKES = frozenset(
     {
         "aten::zeros", "aten::ones", "aten::full", "aten::rand", "aten::randn", "aten::arange",
@@ -37,7 +39,7 @@ def indexing(case: Case) -> Iterator[Finding]:
     if case.steps.how_found == WHOLE and n_backward_passes(case.trace) > 1:
         return  # the loop is the training loop itself
     trace, inside = case.trace, case.nesting
-    is_select = case.is_named("aten::select") & ~_loading(case)
+    is_select = case.is_named("aten::select") & ~_loading(case) & ~_called_by_no_python(case)
     if is_select.sum() < _LEAST_REPEATS:
         return
     runs = _runs(case, np.flatnonzero(is_select))
@@ -74,6 +76,14 @@ def _loading(case: Case) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     trace = case.trace
     parts = case.span(case.rows(Category.ANNOTATION, Category.OP, named=is_data_wait))
     return parts.covers(trace.start_ns[case.nesting.rows])
+
+
+def _called_by_no_python(case: Case) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Positions right inside an operator of torch or a script: a loop there is theirs."""
+    inside, trace = case.nesting, case.trace
+    is_theirs = trace.name_table(lambda n: n.startswith("aten::") or n in _TORCHSCRIPT)
+    around = inside.rows[np.maximum(inside.parent_op, 0)]
+    return (inside.parent_op >= 0) & is_theirs[trace.name_id[around]]
 
 
 def _runs(case: Case, selects: Int64) -> list[tuple[int, int, int]]:
