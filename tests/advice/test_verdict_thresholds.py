@@ -719,6 +719,10 @@ def test_what_bounds_a_device(bound: _Bound, joins: bool, waiting: float, said: 
     assert found.startswith(said)
     assert ("which call launched it" in found) is (not joins and bound.part == "launch")
     assert ("the main thread waits" in found) is (waiting > 0)
+    # where the device's side alone was recorded, only what is the host's is not known
+    case.has_host = False
+    is_the_hosts = bound.part == "host"
+    assert ("nothing of the host was recorded" in _sentence(bound, case)) is is_the_hosts
 
 
 def test_the_length_of_a_step_in_words() -> None:
