@@ -3,33 +3,47 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 from perfkit.base.uninterrupted import Uninterrupted
 
 
-def stand_in(owner: Any, name: str, ours: Any) -> Callable[[], None]:
+def stand_in(owner: Any, name: str, ours: Callable[..., Any]) -> Callable[[], None]:
     """Put ``ours`` where ``owner.name`` is; returns how to put back what was there.
 
     It is put back only while ours is still there. Whoever has replaced it since keeps his, and may
-    go on calling ours: from then on it must do nothing but call the original.
+    go on calling ours: from then on it must do nothing but call the original. If that was another
+    of ours, the original comes back once both have ended, whichever ends first.
+
+    Args:
+        owner: a module, a class or an object.
+        name: of its function.
+        ours: a function that is put nowhere else.
     """
     theirs = vars(owner).get(name, _INHERITED)
     setattr(owner, name, ours)
 
     def put_back() -> None:
+        _ended[ours] = theirs
         if vars(owner).get(name) is not ours:
             return
-        if theirs is _INHERITED:
+        back = theirs
+        while isinstance(back, FunctionType) and back in _ended:
+            back = _ended[back]
+        if back is _INHERITED:
             delattr(owner, name)
         else:
-            setattr(owner, name, theirs)
+            setattr(owner, name, back)
 
     return put_back
 
 
 _INHERITED = object()
+#: Ours that have ended, and what each had replaced: one of a later begin may still call it.
+_ended: weakref.WeakKeyDictionary[Callable[..., Any], Any] = weakref.WeakKeyDictionary()
 
 
 #: Called as the call ends, with what it returned; None where it raised.

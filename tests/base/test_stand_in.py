@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import signal
 import sys
 import threading
@@ -36,6 +37,38 @@ def test_what_was_there_comes_back(kind: Any) -> None:
     put_back()
     put_back()
     assert dict(vars(kind)) == before  # what was inherited is inherited again
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))])
+@pytest.mark.parametrize("kind", [_Theirs, _Heir])
+def test_the_original_comes_back_in_whatever_order_ours_end(
+    kind: Any, order: tuple[int, ...]
+) -> None:
+    """The outer one ended first: its wrapper stayed, and only passed calls on."""
+    before = dict(vars(kind))
+
+    def around(original: Callable[[Any], str]) -> Callable[[Any], str]:
+        return lambda self: f"({original(self)})"
+
+    put_back = [stand_in(kind, "own", around(kind.own)) for _ in range(3)]
+    assert kind().own() == "(((theirs)))"
+    for one in order:
+        put_back[one]()
+    assert dict(vars(kind)) == before
+
+
+def test_one_of_ours_that_goes_on_is_not_passed_over() -> None:
+    owner = SimpleNamespace(call=lambda: "theirs")
+    theirs = owner.call
+    first = stand_in(owner, "call", ours := lambda: "first")
+    second = stand_in(owner, "call", lambda: "second")
+    second()
+    assert owner.call is ours
+    third = stand_in(owner, "call", lambda: "third")
+    first()
+    assert owner.call() == "third"
+    third()
+    assert owner.call is theirs
 
 
 def test_listeners_who_left_are_not_told_through_an_old_wrapper() -> None:
