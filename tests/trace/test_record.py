@@ -607,6 +607,62 @@ def test_slow_steps_are_recorded_as_far_as_the_time_goes() -> None:
     assert len(find_steps(recording.trace)) == recording.n_steps_profiled
 
 
+_OVER = "2 of 6 steps were recorded: the 600 s to record in were over"
+_TOO_LONG = "step 2 took longer than the 3600 s that are recorded of one: the figures "
+
+
+@pytest.mark.parametrize(
+    ("n", "limits_after", "late", "said"),
+    [
+        (3, (), False, "2 of 6 steps were recorded: the code ended"),
+        (2, (), False, "1 of 6 steps was recorded: the code ended"),
+        (3, (3,), False, _OVER),
+        (8, (3,), False, _OVER),
+        (1, (), False, "the code ended after 1 step, and the warm-up takes 1: the figures include"),
+        (1, (), True, "the code ended within step 2: the figures are of that part of it"),
+        (3, (1, 1), False, f"{_TOO_LONG}include warm-up"),
+        (3, (1, 1), True, f"{_TOO_LONG}are of that part of it"),
+    ],
+)
+def test_what_ended_the_recording_is_said(
+    n: int, limits_after: tuple[int, ...], late: bool, said: str
+) -> None:
+    """It said "the code ended, or the 10 s to record in were over" where it was known which."""
+    step = _trainer()
+    with Recorder(warmup=1, max_seconds=600, late=late) as recorder:
+        for number in range(1, n + 1):
+            step()
+            for _ in range(limits_after.count(number)):
+                recorder._enough()
+        torch.ones(2).sum()
+    (told,) = [w for w in recorder.recording.warnings if "recorded" in w or "figures" in w]
+    assert told.startswith(said)
+
+
+def test_a_limit_that_waits_for_the_end_of_a_step_is_told_as_one() -> None:
+    """In a thread other than the main one the profiler ends with the step."""
+    step = _trainer()
+    with Recorder(warmup=1, max_seconds=600) as recorder:
+        step()
+        step()
+        recorder._time_is_up = True  # as the sampler's thread says it
+        step()
+        step()
+    assert _OVER in recorder.recording.warnings
+
+
+def test_a_recorder_that_failed_says_not_that_the_code_ended() -> None:
+    step = _trainer()
+    with Recorder(warmup=1) as recorder:
+        step()
+        step()
+        recorder._instrument.fail(ValueError("ours"), "a test")
+        step()
+    failed, told, *_ = recorder.recording.warnings
+    assert "was switched off" in failed
+    assert told == "1 of 6 steps was recorded"
+
+
 def test_the_time_limit_leaves_the_users_signals_alone() -> None:
     import signal
 

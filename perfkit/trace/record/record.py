@@ -307,6 +307,7 @@ class Recorder:
         self._in_main_thread = False
         self._working = False  # inside our own code: a pending call must wait
         self._time_is_up = False
+        self._was_too_long = False  # … and it ended the recording
         self._patient = False
 
         self._first_optimizer: weakref.ref[Any] | None = None
@@ -712,6 +713,7 @@ class Recorder:
             self._n_profiled += 1
             self._profiled_ms.append(interval_ms)
             if self._n_profiled >= self.steps or self._time_is_up:
+                self._was_too_long = self._n_profiled < self.steps
                 self._stop_profiler()
             else:
                 self._open_mark(f"{_STEP_MARK}{self._n_profiled}")
@@ -861,6 +863,7 @@ class Recorder:
             assert self._sampler is not None
             self._sampler.set_deadline(time.monotonic() + _PATIENCE * self._max_seconds)
         elif self._state == "active":
+            self._was_too_long = True
             self._stop_profiler()
             self._rest()
 
@@ -1050,17 +1053,8 @@ class Recorder:
                     "sequence, fewer iterations)"
                 )
             )
-        elif self._n_profiled == 0 and self._n_steps:
-            doubts.append(
-                f"the code ended after {plural(self._n_steps, 'step')}, before the warm-up of "
-                f"{self.warmup} was over: the figures include warm-up"
-            )
-        elif 0 < self._n_profiled < self.steps:
-            doubts.append(
-                f"{self._n_profiled} of {self.steps} steps "
-                f"{'was' if self._n_profiled == 1 else 'were'} recorded: the code ended, "
-                f"or the {self._max_seconds:g} s to record in were over"
-            )
+        elif self._n_steps and self._n_profiled < self.steps:
+            doubts.append(self._why_so_few())
         if said := self._whose_step():
             doubts.append(said)
         if self._n_foreign:
@@ -1081,6 +1075,28 @@ class Recorder:
         elif odd := self._is_odd_window():
             doubts.append(odd)
         return doubts
+
+    def _why_so_few(self) -> str:
+        """That fewer steps were recorded than were asked for, and what ended the recording."""
+        n, within = self._n_profiled, self._n_steps_until_stop + 1
+        figures = "are of that part of it" if self._late else "include warm-up"
+        if n or self._instrument.failure is not None:
+            said = f"{n} of {self.steps} steps {'was' if n == 1 else 'were'} recorded"
+            if self._was_too_long:
+                return f"{said}: the {self._max_seconds:g} s to record in were over"
+            return said if self._instrument.failure is not None else f"{said}: the code ended"
+        if self._was_too_long:
+            longest_s = (1 + _PATIENCE) * self._max_seconds
+            return (
+                f"step {within} took longer than the {longest_s:g} s that are recorded of one: "
+                f"the figures {figures}"
+            )
+        if self._late:
+            return f"the code ended within step {within}: the figures {figures}"
+        return (
+            f"the code ended after {plural(self._n_steps, 'step')}, and the warm-up takes "
+            f"{self.warmup}: the figures {figures}"
+        )
 
     def _whose_step(self) -> str:
         """That a step is of one optimizer, where another one steps more or less often."""
