@@ -86,6 +86,7 @@ class TorchWatch:
 
     def start(self) -> None:
         """Begin; torch is imported."""
+        self._thread_id = threading.get_ident()
         if self._options.memory or self._options.synclint:
             from torch.nn.modules.module import register_module_forward_pre_hook
 
@@ -98,7 +99,6 @@ class TorchWatch:
             self._busy_mark = this_thread()
         self.run.start()
         self.recorder.start()
-        self._thread_id = threading.get_ident()
         with self._instrument.guard("watching for backward passes"):
             self._no_passes = torch_compat.watch_backward_passes(
                 self._instrument.hook(self._pass_ended)
@@ -205,11 +205,13 @@ class TorchWatch:
 
         Here and not when a step has ended: torch goes through the optimizer hooks then, and both
         add and remove some. Nor where a backward pass computes again: as that ends, torch puts back
-        the modes that were on when it began.
+        the modes that were on when it began. Nor in another thread, which could not end them.
         """
         import torch
 
         if torch.compiler.is_compiling() or self._is_tracing() or self._graph_task() >= 0:
+            return
+        if threading.get_ident() != self._thread_id:
             return
         if next(module.parameters(), None) is None:
             return

@@ -57,6 +57,7 @@ class RunWatch:
         self._pid = 0
         self._thread_id = 0
         self._began_s = self._torch_s = self._ended_s = 0.0
+        self._torch_elsewhere = False
         self._children_before_s = self._children_s = 0.0
 
     @property
@@ -114,7 +115,10 @@ class RunWatch:
             self._wait_no_more = when_imported("torch", self._instrument.hook(self._torch_is_there))
 
     def _torch_is_there(self) -> None:
-        if not self.is_here or threading.get_ident() != self._thread_id:
+        if not self.is_here:
+            return
+        if threading.get_ident() != self._thread_id:
+            self._torch_elsewhere = True
             return
         # loads numpy and more, so only now
         from perfkit.script._torch_watch import TorchWatch
@@ -165,6 +169,7 @@ class RunWatch:
                 self._torch_s or None,
                 self._ended_s,
                 max(self._children_s - self._children_before_s, 0.0),
+                self._torch_elsewhere,
             ),
             self.options,
             self._torch,

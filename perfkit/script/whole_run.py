@@ -41,13 +41,14 @@ class Times:
     """When the run began, when torch was imported (None if it was not), and when it ended.
 
     Seconds of ``time.perf_counter``; and the CPU time of the processes that it started and that
-    have ended.
+    have ended. Also whether torch was imported in another thread than the program's.
     """
 
     began_s: float
     torch_s: float | None
     ended_s: float
     children_cpu_s: float = 0.0
+    torch_elsewhere: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def whole_run(
         warnings.append(seen.run.phases.doubt)
     if seen is not None and profile is not None and (said := _evaluation_within(profile, seen)):
         warnings.append(said)
-    if seen is not None and n_steps:
+    if seen is not None and (n_steps or seen.recorder.n_foreign_steps):
         warnings += _extras_missing(options, seen, n_steps, ended)
     return WholeRun(
         program=program,
@@ -232,6 +233,12 @@ def _nothing(
     why: str,
 ) -> str:
     """The headline of a run without recorded steps: why, and what to do."""
+    if times.torch_elsewhere or (not n_steps and seen and seen.recorder.n_foreign_steps):
+        return (
+            f"No step was seen in the main thread of {program}, the only one that perfkit run "
+            "watches. If another thread trains, put `with perfkit.profile() as p:` around the loop "
+            "there, and `print(p)` after it."
+        )
     if not n_steps and ended != "finished":
         return f"{program} {ended} before its first step: there is no step to explain."
     if seen is None:
@@ -240,11 +247,6 @@ def _nothing(
             "training in other processes, run perfkit in these: torchrun … -m perfkit run …"
         )
     if not n_steps:
-        if seen.recorder.saw_other_threads:
-            return (
-                f"No step was seen in {program}: no optimizer stepped in its main thread, the only "
-                "one that perfkit watches."
-            )
         if times.children_cpu_s > _BY_CHILDREN * (times.ended_s - times.began_s):
             return (
                 f"No step was seen in {program}: no torch optimizer stepped in this process. The "
@@ -282,15 +284,16 @@ def _extras_missing(options: Options, seen: TorchWatch, n_steps: int, ended: str
         ]
         if flags := " and ".join(flag for flag, asked, found in lost if asked and found is None):
             missing.append(f"{flags}: only the thread that hangs can end what looks there")
-    elif options.synclint and seen.syncs is None and n_steps <= options.synclint_from:
+    elif options.synclint and seen.syncs is None and 0 < n_steps <= options.synclint_from:
         missing.append(
             f"--synclint looks at steps {options.synclint_from + 1} and "
             f"{options.synclint_from + 2}, and the run had {n_steps}"
         )
     elif (options.synclint and seen.syncs is None) or (options.memory and seen.account is None):
+        thread = " in the main thread" if seen.recorder.n_foreign_steps else ""
         missing.append(
             "--memory and --synclint begin with the forward pass of a torch module that has "
-            "parameters, and none was seen"
+            f"parameters, and none was seen{thread}"
         )
     if "out of memory" in ended and seen.account is not None and not seen.account.out_of_memory:
         missing.append(
@@ -359,11 +362,13 @@ def _parts(
     """Where the wall time went; what is between the steps is perfkit's own."""
     wall_s = times.ended_s - times.began_s
     if times.torch_s is None or seen is None:
-        return (Part("the program, without torch", wall_s),)
+        return (Part("the program" + ", without torch" * (not times.torch_elsewhere), wall_s),)
     spans = seen.recorder.step_times_s
     found = [Part("until torch was imported", times.torch_s - times.began_s)]
     if not spans:
-        return (*found, Part("the program, without a step", times.ended_s - times.torch_s))
+        thread = " in its main thread" if seen.recorder.n_foreign_steps else ""
+        what = f"the program, without a step{thread}"
+        return (*found, Part(what, times.ended_s - times.torch_s))
     like_s = (
         outside.like_ms / 1e3
         if outside is not None

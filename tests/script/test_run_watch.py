@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_ms
 from perfkit.measure.run import Update
-from perfkit.script import _torch_watch
+from perfkit.script import _torch_watch, run_watch
 from perfkit.script.options import Options
 from perfkit.script.ranks.joint import joint
 from perfkit.script.ranks.pulse import Status
@@ -362,6 +362,40 @@ def test_what_the_program_does_in_watched_steps_is_not_said_to_be_perfkits() -> 
     assert said.memory.n_steps == 2
     assert said.syncs is not None
     assert said.syncs.seen.startswith("Seen: steps 3 and 4 of the run.")
+
+
+@pytest.mark.parametrize("imports", [False, True])
+def test_a_loop_in_another_thread_is_told_of(
+    imports: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No remedy was given; "did not import torch"; the account began in a thread it cannot end."""
+
+    def in_a_thread(function: Callable[[], None]) -> None:
+        thread = threading.Thread(target=function)
+        thread.start()
+        thread.join()
+
+    def imported(_: str, function: Callable[[], None]) -> Callable[[], None]:
+        in_a_thread(function)
+        return lambda: None
+
+    if imports:
+        monkeypatch.setattr(run_watch, "when_imported", imported)
+    train = _trainer([torch.ones(4, 8)] * 12)
+    watch = RunWatch("train.py", Options(steps=2, warmup=1, memory=True, synclint=True))
+    watch.start()
+    in_a_thread(lambda: train(4))
+    watch.stop()
+    said = watch.result("finished")
+    assert said.sentence.startswith("No step was seen in the main thread of train.py")
+    assert said.memory is None
+    assert said.syncs is None
+    assert [w.rpartition(", ")[2] for w in said.warnings] == (
+        [] if imports else ["and none was seen in the main thread"]
+    )
+    assert said.parts[-1].what == (
+        "the program" if imports else "the program, without a step in its main thread"
+    )
 
 
 def test_what_is_looked_for_in_the_first_steps_ends_outside_of_a_backward_pass() -> None:

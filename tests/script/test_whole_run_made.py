@@ -35,7 +35,7 @@ def seen(
         "by_passes": False, "left_as_it_is": False, "account": None, "syncs": None,
     }  # fmt: skip
     recorder = SimpleNamespace(
-        step_times_s=spans, last_step_s=spans[-1][1], saw_other_threads=False, steps=4,
+        step_times_s=spans, last_step_s=spans[-1][1], n_foreign_steps=0, steps=4,
         line_between=lambda begin, end: "train.py:7",
     )  # fmt: skip
     return SimpleNamespace(recorder=recorder, **(usual | known))
@@ -99,17 +99,20 @@ def test_steps_that_perfkit_slowed_have_a_row_of_their_own() -> None:
 def nothing(
     n_steps: int = 0, ended: str = "finished", children_s: float = 0.0, **known: Any
 ) -> str:
-    times = Times(0.0, 1.0, 20.0, children_s)
+    times = Times(0.0, 1.0, 20.0, children_s, known.pop("elsewhere", False))
     found: Any = seen(**known) if known.pop("torch", True) else None
     if found is not None:
-        found.recorder.saw_other_threads = known.get("saw_other_threads", False)
+        found.recorder.n_foreign_steps = known.get("n_foreign_steps", 0)
     return _nothing("train.py", ended, times, Options(warmup=3), found, n_steps, "a reason")
 
 
 def test_why_no_step_was_recorded() -> None:
     assert "raised ValueError before its first step" in nothing(ended="raised ValueError")
     assert "did not import torch in this process" in nothing(torch=False)
-    assert "no optimizer stepped in its main thread" in nothing(saw_other_threads=True)
+    for known in ({"n_foreign_steps": 9}, {"torch": False, "elsewhere": True}):
+        said = nothing(**known)  # type: ignore[arg-type]
+        assert said.startswith("No step was seen in the main thread of train.py, the only one that")
+        assert "put `with perfkit.profile() as p:` around the loop there" in said
     assert "updates by hand" in nothing(children_s=1.9)
     assert "The processes that it started took 2.10 s of CPU time" in nothing(children_s=2.1)
     assert f"in its {PASSES - 1} backward passes" in nothing(PASSES - 1, by_passes=True)

@@ -358,6 +358,11 @@ class Recorder:
         return self._n_foreign > 0 or bool(self._started_threads)
 
     @property
+    def n_foreign_steps(self) -> int:
+        """Optimizer steps in other threads, which are not recorded."""
+        return self._n_foreign
+
+    @property
     def gave_way(self) -> bool:
         """The recording ended early because the region started a profiler of its own."""
         return self._cut_short
