@@ -27,6 +27,8 @@ from perfkit.base.user_code import is_user_code
 _LEVELS = 14
 #: Referrers of one level, at most: a longer answer would be of no use to a reader.
 _WIDEST = 3000
+#: Objects that are asked at a time for what they hold: the answers are kept that long.
+_AT_ONCE = 10_000
 
 _PERFKIT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
 
@@ -43,6 +45,35 @@ def holder_of(target: object, ignore: Iterable[object] = ()) -> str | None:
         return search.run()
     finally:
         search.forget()
+
+
+def held_among(targets: set[int], ignore: Iterable[object] = ()) -> set[int]:
+    """Which of these an object or a variable holds.
+
+    One look at all objects, for however many targets.
+
+    Args:
+        targets: what may be held, by ``id``.
+        ignore: as of :func:`holder_of`.
+    """
+    if not targets:
+        return set()
+    ignored = {id(one) for one in ignore}
+    found: set[int] = set()
+    # asked for directly, as in a search; frames first: what they have let go of is forgotten then
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_user_code(frame.f_code.co_filename):
+            found.update(targets.intersection(id(value) for _, value in _locals(frame)))
+        frame = frame.f_back
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType):
+            found.update(targets.intersection(map(id, list(vars(module).values()))))
+    objects = gc.get_objects()
+    for i in range(0, len(objects), _AT_ONCE):
+        some = [one for one in objects[i : i + _AT_ONCE] if id(one) not in ignored]
+        found.update(targets.intersection(map(id, gc.get_referents(*some))))
+    return found
 
 
 class _Search:

@@ -21,7 +21,7 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.plain import fields
 from perfkit.base.uninterrupted import surely
 from perfkit.base.user_code import cell_names, where
-from perfkit.memory.holders import holder_of
+from perfkit.memory.holders import held_among, holder_of
 from perfkit.memory.places import source_of
 
 if TYPE_CHECKING:
@@ -428,21 +428,37 @@ class _Holders:
         yield from self._seen.tensors
         yield from self._direct.values()
 
+    def _held_bases(self) -> set[int]:
+        """``id`` of the tensors with views that are held for themselves.
+
+        torch keeps the object of a base for its views, also if nobody else has it.
+        """
+        bases = {id(t._base) for key in self._direct for t in self._small(key)}
+        return held_among(bases - {id(None)}, self._ours())
+
+    def _small(self, key: int) -> list[Tensor]:
+        """The tensors that show little of a large storage."""
+        from perfkit.memory.storages import shown_bytes
+
+        nbytes = self._storages[key].nbytes()
+        if nbytes < _VIEW_FROM_BYTES:
+            return []
+        return [t for t in self._direct[key] if shown_bytes(t) <= _VIEW_SHARE * nbytes]
+
     def views(self) -> tuple[SmallView, ...]:
         from perfkit.memory.storages import shown_bytes
 
+        held = self._held_bases()
         found: dict[tuple[tuple[int, ...], int, int], list[Tensor]] = {}
         names: dict[int, str] = {}
-        names_of_bases: dict[int, str] = {}
         for key, tensors in self._direct.items():
             nbytes = self._storages[key].nbytes()
-            small = [t for t in tensors if shown_bytes(t) <= _VIEW_SHARE * nbytes]
-            if nbytes < _VIEW_FROM_BYTES or not small:
+            small = self._small(key)
+            if not small:
                 continue
             bases = {id(t._base) for t in small}
             larger = [t for t in tensors if shown_bytes(t) > _VIEW_SHARE * nbytes]
-            # torch keeps the object of a base for its views, also if nobody else has it
-            if any(id(t) not in bases or self._name(t, names_of_bases) for t in larger):
+            if any(id(t) not in bases or id(t) in held for t in larger):
                 continue
             if not larger and self._shown[key] > _VIEW_SHARE * nbytes:
                 continue  # a graph has all of it

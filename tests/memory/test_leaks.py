@@ -386,6 +386,18 @@ def test_small_tensors_alike_are_one_row() -> None:
     assert str(report).count("scalar") == 1
 
 
+@pytest.mark.parametrize("held", [True, False])
+def test_what_you_hold_yourself_is_in_no_row_however_many_there_are(held: bool) -> None:
+    """Eight holders were searched for; large tensors beyond were "held by small views" only."""
+    large = [torch.zeros(100_000) for _ in range(12)]
+    small = [one[:7] for one in large]
+    if not held:
+        large.clear()
+    views = [view for view in find_leaks(lambda: None, steps=8).views if view.shape == (7,)]
+    assert [view.n_tensors for view in views] == ([] if held else [12])
+    assert len(small) == 12
+
+
 def test_nothing_is_held_by_looking() -> None:
     import gc
     import weakref
