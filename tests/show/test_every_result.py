@@ -252,7 +252,7 @@ def test_html_reads_well_without_its_style(cls: type) -> None:
     lines = [" ".join(line.split()) for line in read.splitlines()]
     # whatever the document holds stands there whole, apart from its neighbours
     for whole in _pieces(said):
-        words = " ".join(whole.split())
+        words = " ".join(whole.replace("`", "").split())  # what stands in them is code
         at = [line for line in lines if words in line]
         assert at, (words, lines)
         assert any(_stands_alone(line, words) for line in at), (words, at)

@@ -10,7 +10,7 @@ import pytest
 from perfkit.show._as_html import as_html
 from perfkit.show._as_text import as_text
 from perfkit.show._html import environment, render_string
-from perfkit.show.document import Document, Finding
+from perfkit.show.document import Cell, Document, Finding, Table
 
 FRAME = '{% extends "_base.html" %}{% block body %}<p>{{ what }}</p>{% endblock %}'
 
@@ -61,6 +61,24 @@ def test_no_line_ends_between_a_number_and_its_unit() -> None:
     assert render_string("<b>73 %</b>, 9.5 GB/s in 2 min, 4 batches") == (
         "<b>73\xa0%</b>, 9.5\xa0GB/s in 2\xa0min, 4 batches"
     )
+
+
+def test_code_in_a_sentence_is_marked_as_code() -> None:
+    """A note of torchprof showed its backticks."""
+    said = "call `peaks(<x>)` once"
+    document = Document(
+        "x",
+        said,
+        lines=(said,),
+        warnings=(said, said, said),
+        advice=(said,),
+        findings=(Finding(said, facts=(said,), lead=said, code="`c`", small=(said, said)),),
+        tables=(Table(("a", "b"), ((said, Cell(said, (said,), "more", (said,))),), note=said),),
+        foot=(said,),
+    )
+    page = as_html(document).partition("<h3")[2]
+    assert page.count("<code>peaks(&lt;x&gt;)</code>") == 17
+    assert re.findall("`.*`", page) == ["`c`"]
 
 
 def test_findings_are_more_only_where_others_are_shown() -> None:
