@@ -95,17 +95,19 @@ def main() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     guards: dict[int, Alive] = {}
     loading: list[list[str]] = options["preload"]
-    _load(loading.pop(0), kernel)  # every run needs these
-    if not loading:
-        connection.sendall(b"R")
+
+    def load_next() -> None:
+        _load(loading.pop(0), kernel)
+        if not loading:
+            connection.sendall(b"R")
+
+    load_next()  # every run needs these
     served = False
     while True:
         # Imports would disturb a run, and the first one may wait already. The next one waits for
         # them: each run would import this itself, and a sweep has many.
         if loading and not guards and (served or not _wait([connection.fileno(), kernel.fd], 0.0)):
-            _load(loading.pop(0), kernel)
-            if not loading:
-                connection.sendall(b"R")
+            load_next()
         else:
             _wait([connection.fileno(), kernel.fd, *(guard.fd for guard in guards.values())])
         if kernel.gone():
@@ -117,9 +119,7 @@ def main() -> None:
         if not request:
             os._exit(0)
         while loading and served and _all_gone(guards):
-            _load(loading.pop(0), kernel)
-            if not loading:
-                connection.sendall(b"R")
+            load_next()
         guard_pid = os.fork()
         if guard_pid == 0:
             connection.close()
