@@ -366,6 +366,22 @@ def allocator_snapshot() -> dict[str, Any]:
     return snapshot
 
 
+def has_expandable_segments() -> bool:
+    """Whether the allocators of devices were told ``expandable_segments:True``.
+
+    As the process began, or since: ``torch._C._accelerator_getAllocatorSettings`` says what they
+    were told last (seen in torch 2.13); without it the environment says what was told first.
+    """
+    import os
+
+    import torch
+
+    told = getattr(torch._C, "_accelerator_getAllocatorSettings", None)
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    settings = told() if told else next(filter(None, map(os.environ.get, names)), "")
+    return re.search(r"\bexpandable_segments\s*:\s*True\b", settings) is not None
+
+
 def saved_tensors(node: Any) -> list[Any]:
     """The tensors that a node of the autograd graph keeps for its backward.
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.base import torch_compat
 from perfkit.base.device import Device, in_use, of
 from perfkit.base.plain import fields
 
@@ -42,6 +43,7 @@ class AllocatorUse:
         n_device_allocs, n_device_frees: calls of cudaMalloc and cudaFree, or their likes.
         warnings: what makes these figures doubtful.
         type: torch's type of the device.
+        expandable_segments: its segments could grow (``expandable_segments:True``).
     """
 
     device: int
@@ -58,6 +60,7 @@ class AllocatorUse:
     n_device_frees: int
     warnings: tuple[str, ...] = ()
     type: str = "cuda"
+    expandable_segments: bool = False
 
     @property
     def was_asked(self) -> bool:
@@ -81,7 +84,10 @@ class AllocatorUse:
 
 @dataclass(frozen=True)
 class AllocatorState:
-    """The allocator of one device now. Peaks are since the process began, in bytes."""
+    """The allocator of one device now. Peaks are since the process began, in bytes.
+
+    ``expandable_segments``: its segments can grow.
+    """
 
     device: int
     name: str
@@ -90,6 +96,7 @@ class AllocatorState:
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     type: str = "cuda"
+    expandable_segments: bool = False
 
     @property
     def place(self) -> str:
@@ -144,6 +151,7 @@ def allocator_states(device: Device | None = None) -> tuple[AllocatorState, ...]
                 peak_allocated_bytes=allocated_peak,
                 peak_reserved_bytes=reserved_peak,
                 type=device.type,
+                expandable_segments=torch_compat.has_expandable_segments(),
             )
         )
     return tuple(states)
@@ -226,4 +234,5 @@ class AllocatorMeter:
             n_device_frees=grown(_DEVICE_FREES),
             warnings=tuple(warnings),
             type=device.type,
+            expandable_segments=torch_compat.has_expandable_segments(),
         )

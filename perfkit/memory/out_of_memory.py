@@ -113,7 +113,8 @@ def remedies(
     )
     if allocator is not None and allocator.peak_allocated_bytes:
         rest = allocator.peak_reserved_bytes - allocator.peak_allocated_bytes
-        if allocator.peak_reserved_bytes > _FRAGMENTED * allocator.peak_allocated_bytes:
+        is_fragmented = allocator.peak_reserved_bytes > _FRAGMENTED * allocator.peak_allocated_bytes
+        if is_fragmented and not allocator.expandable_segments:
             found.append(
                 (
                     rest,

@@ -234,6 +234,13 @@ def test_memory_from_the_driver_in_every_step() -> None:
         in _finding(trace("cudaFree"), "device-allocations").what_to_do
     )
     assert "expandable_segments" in _finding(trace("hipFree"), "device-allocations").what_to_do
+    # it was advised where it was on; of a trace from a file that is not known
+    for is_on, words in ((None, " (if it is not set yet):"), (False, "length:"), (True, "")):
+        told = _finding(
+            trace("hipFree"), "device-allocations", facts=Facts(expandable_segments=is_on)
+        ).what_to_do
+        assert words in told
+        assert ("expandable_segments" in told) is not (is_on is True)
     assert "of hipFree per step" in _finding(trace("hipFree"), "device-allocations").evidence[0]
     # taken and given back for every tensor: segments that expand are no cure for a missing cache
     for n_pairs, is_off in ((4, False), (6, True)):  # for 50 kernels

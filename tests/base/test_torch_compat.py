@@ -25,6 +25,7 @@ from perfkit.base import torch_compat as compat
     ("module", "name"),
     [
         ("torch._C", "DisableTorchFunction"),
+        ("torch._C", "_accelerator_getAllocatorSettings"),
         ("torch._C", "_current_graph_task_id"),
         ("torch._C", "_current_autograd_node"),
         ("torch._C._autograd", "_get_sequence_nr"),

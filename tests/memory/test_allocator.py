@@ -177,6 +177,34 @@ def test_an_allocator_without_peaks_is_listed_and_says_so(
     )
 
 
+@pytest.mark.parametrize(
+    ("settings", "can_grow"),
+    [
+        ("", False),
+        ("max_split_size_mb:64", False),
+        ("expandable_segments:False", False),
+        ("max_split_size_mb:64, expandable_segments : True", True),
+    ],
+)
+@pytest.mark.parametrize("told_by", ["torch", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_whether_segments_can_grow_is_known(
+    told_by: str, settings: str, can_grow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "_accelerator_getAllocatorSettings"
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    if told_by == "torch":
+        monkeypatch.setattr(torch._C, name, lambda: settings, raising=False)
+    else:
+        monkeypatch.delattr(torch._C, name, raising=False)
+        monkeypatch.setenv(told_by, settings)
+    fake = FakeCuda()
+    meter = AllocatorMeter(fake)
+    meter.start()
+    fake.allocate(GIB)
+    (use,), (state,) = meter.stop(), allocator_states(fake)
+    assert use.expandable_segments == state.expandable_segments == can_grow
+
+
 @pytest.mark.parametrize("counter", ["n_ooms", "n_device_allocs", "n_device_frees"])
 def test_each_call_to_the_device_counts_as_a_part_in_the_region(counter: str) -> None:
     quiet = AllocatorUse(0, "simulated", *(0,) * 10)

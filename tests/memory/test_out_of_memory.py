@@ -188,3 +188,6 @@ def test_fragmentation_is_told() -> None:
     nothing = dict.fromkeys(CATEGORIES, 0)
     (said,) = remedies(nothing, nothing, use)
     assert said.startswith("PYTORCH_ALLOC_CONF=expandable_segments:True")
+    # it was advised where it was on
+    on = dataclasses.replace(use, expandable_segments=True)
+    assert remedies(nothing, nothing, on) == ()

@@ -72,7 +72,7 @@ def nearly_full(case: Case) -> Iterator[Finding]:
 _KERNELS_PER_PIECE = 10
 _GIVES_BACK = re.compile(r"Free|Release|Unmap")
 _CACHE_LARGER = (
-    "# before the first import of torch, for inputs of varying length:\n"
+    "# before the first import of torch, for inputs of varying length{}:\n"
     'os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"\n'
 )
 _CACHE = (
@@ -102,6 +102,12 @@ def allocations(case: Case) -> Iterator[Finding]:
     if n_calls < 1 or len(case.start_up[0]):
         return  # the first steps fill the cache
     gain, formula = amdahl(lost)
+    is_known = case.facts.expandable_segments is not None
+    larger = (
+        ""
+        if case.facts.expandable_segments
+        else _CACHE_LARGER.format("" if is_known else " (if it is not set yet)")
+    )
     yield Finding(
         rule="device-allocations",
         cures=("launch", "sync", "driver"),
@@ -113,7 +119,7 @@ def allocations(case: Case) -> Iterator[Finding]:
             + (", and as many as here look as if it were off" if has_no_cache else ""),
             f"meanwhile the device is idle for {fmt_share(lost)} of each step",
         ),
-        what_to_do=_CACHE if has_no_cache else _CACHE_LARGER + _CACHE,
+        what_to_do=_CACHE if has_no_cache else larger + _CACHE,
         gain_at_most=gain,
         formula=formula,
     )

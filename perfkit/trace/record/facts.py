@@ -40,6 +40,7 @@ class Facts:
         gc_pauses_ms: how long each of Python's garbage collections in the profiled steps took.
         loading: what DataLoader workers and the training thread did with their time.
         compiled: what ``torch.compile`` did in all of the region; None if nothing.
+        expandable_segments: whether the segments of the device's allocator could grow.
     """
 
     optimizers: tuple[OptimizerFacts, ...] = ()
@@ -48,6 +49,7 @@ class Facts:
     gc_pauses_ms: tuple[float, ...] = ()
     loading: LoaderUse | None = None
     compiled: CompileReport | None = None
+    expandable_segments: bool | None = None
 
 
 def optimizer_facts(optimizer: Any) -> OptimizerFacts:

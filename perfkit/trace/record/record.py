@@ -42,7 +42,7 @@ from perfkit.base import torch_compat
 from perfkit.base.arguments import check_seconds, check_whole
 from perfkit.base.backward_passes import BackwardPasses
 from perfkit.base.compiling import CompileReport, CompileWatch
-from perfkit.base.device import here, is_capturing
+from perfkit.base.device import here, in_use, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
@@ -1183,6 +1183,9 @@ class Recorder:
             gc_pauses_ms=() if self._gc is None else self._gc.pauses_ms,
             loading=None if self._looks is None else self._looks.result(),
             compiled=self._compiled,
+            expandable_segments=(
+                None if in_use().is_cpu else torch_compat.has_expandable_segments()
+            ),
         )
 
 
