@@ -375,7 +375,7 @@ def test_without_a_step_no_figure_is_per_step() -> None:
 def test_a_loop_without_an_optimizer_steps_by_its_backward_passes() -> None:
     model = torch.nn.Linear(64, 64)
     _by_hand(model, 3)
-    with perfkit.profile() as p:
+    with perfkit.profile(max_seconds=600) as p:
         _by_hand(model, 200)
     assert p.result.n_steps == 199  # the first one began with the region
     assert p.result.breakdown.how_found == "ends of backward passes"
