@@ -162,6 +162,23 @@ def test_lines_that_wait_by_their_text(text: str, is_wait: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("library", "name"),
+    [
+        ("wandb", "logging"),
+        ("cv2", "images"),
+        ("h5py", "file"),
+        ("scipy", "numpy"),
+        ("numpydoc", "python"),
+    ],
+)
+def test_a_line_that_does_not_say_what_it_does_is_told_by_its_library(
+    library: str, name: str
+) -> None:
+    line = Line("a.py", 1, "a.py:1", "train", "y = f(x)", 9, 1.0, False, library, "a.g")
+    assert kind_of(line, trains=True).name == name
+
+
+@pytest.mark.parametrize(
     ("text", "name"),
     [("x = requests.get(url)", "file"), ("x = imread(url)", "images"), ("x = ask(url)", "waiting")],
 )
