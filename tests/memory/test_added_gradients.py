@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from wrapper_tensors import Pair
 
+from perfkit.base import torch_compat
 from perfkit.memory import tracker as tracker_module
 from perfkit.memory.account import MemoryAccount, account
 from perfkit.memory.ledger import Totals
@@ -368,3 +369,15 @@ def test_what_a_pass_has_added_is_forgotten_after_it(monkeypatch: pytest.MonkeyP
         tracker.stop()
     assert tracker._sums == []
     assert tracker.instrument.failure is None
+
+
+@pytest.mark.parametrize("make", [_accumulates_in_the_region, _tied])
+def test_the_first_backward_pass_of_a_process_has_the_number_zero(
+    make: Callable[[int], tuple[nn.Module, Step]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = account(make(64)[1])
+    read = torch_compat.graph_task_id_reader()
+    monkeypatch.setattr(torch_compat, "graph_task_id_reader", lambda: lambda: min(read(), 0))
+    first = account(make(64)[1])
+    assert first.at_peak_bytes == usual.at_peak_bytes
+    assert first.half_batch_peak_bytes == usual.half_batch_peak_bytes
