@@ -140,9 +140,10 @@ def test_a_real_loader_without_workers_is_found() -> None:
             return 64
 
         def __getitem__(self, index: int) -> torch.Tensor:
-            return torch.linalg.svd(torch.ones(60, 60))[0][0]
+            # long enough that cold first steps do not outweigh it on a busy machine
+            return torch.linalg.svd(torch.ones(120, 120))[0][0]
 
-    model = nn.Linear(60, 2)
+    model = nn.Linear(120, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def epoch() -> None:
@@ -153,7 +154,6 @@ def test_a_real_loader_without_workers_is_found() -> None:
 
     diagnosis = perfkit.profile(epoch, steps=4).diagnosis
     assert diagnosis.bound_by == "data"
-    # on a busy machine the cold first steps may be the larger finding
     assert "dataloader-no-workers" in [found.rule for found in diagnosis.findings]
 
 
