@@ -175,6 +175,12 @@ def diagnose(
 
 _CANNOT_READ = "No rule can tell what to change without this device's work."
 _RECORD = "No rule can tell what to change: record the"
+# The cycles of a schedule: https://docs.pytorch.org/docs/stable/profiler.html
+_EMPTY = (
+    "No rule can tell what to change: no operator of torch is recorded here. Record with "
+    "activities=[ProfilerActivity.CPU]. With a schedule, torch's profiler forgets a cycle as the "
+    "next one begins: save the trace in on_trace_ready, or set repeat=1."
+)
 _BOTH = (
     "too, with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
 )
@@ -230,6 +236,8 @@ def _no_cure(bound: _Bound, found: list[Finding], case: Case) -> str:
     if _is_one_sided(bound, case):
         if case.trace.unread:
             return _CANNOT_READ
+        if not case.has_host and not case.on_device:
+            return _EMPTY
         whose = "device" if case.has_host else "host"
         return f"{_RECORD} {whose}'s work, {_BOTH}"
     if any({bound.bound_by, bound.part} & set(f.cures) for f in found):

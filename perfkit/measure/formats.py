@@ -68,6 +68,9 @@ def count_formats(step: Callable[[], object]) -> FormatCount:
     Raises:
         UsageError: ``step`` cannot be called without arguments.
         MeasurementError: ``step`` ended a dispatch mode that began before.
+        RuntimeError: torch's own, where ``step`` uses ``torch.func.grad``, ``vjp``, ``jacrev`` or
+            ``hessian``, or runs where saved-tensors hooks are off: what a graph keeps cannot be
+            seen there.
 
     Example::
 

@@ -197,6 +197,16 @@ def test_a_device_alone_does_not_blame_the_host() -> None:
     assert any("nothing of the host" in w for w in idle(load(sim.json())).warnings)
 
 
+def test_a_recording_without_operators_says_how_to_save_one() -> None:
+    mark = {"name": "Record Window End", "ph": "i", "s": "g", "ts": 74.0, "pid": "", "tid": ""}
+    span = {"name": "PyTorch Profiler (0)", "cat": "Trace", "ph": "X", "ts": 0.0, "dur": 73.7}
+    file = {"traceEvents": [{**span, "pid": "Spans", "tid": "PyTorch Profiler"}, mark]}
+    profile = explain(load(json.dumps(file).encode()))
+    assert "nothing that torch's profiler records is in here" in profile.diagnosis.sentence
+    assert "save the trace in on_trace_ready" in profile.diagnosis.no_cure
+    assert "host's work" not in profile.diagnosis.no_cure
+
+
 def test_without_correlation_nothing_is_said_of_slow_launches_or_of_the_path() -> None:
     sim = Simulated()
     external = sim.host("aten::conv2d", 0, 1_000)
