@@ -178,8 +178,9 @@ def _attention(causal_at: int) -> Counter:
     def count(call: Call) -> Work:
         q, k, v = (call.tensor(at) for at in range(3))
         out = math.prod((*q.shape[:-1], v.shape[-1])) * SIZES[q.dtype]
-        skipped = _skipped(call, causal_at, q.shape[2], k.shape[2])
-        return call.matrix("attention", q.n_bytes + k.n_bytes + v.n_bytes, out, skipped)
+        skipped, seen = _masked(call, causal_at, q.shape[2], k.shape[2])
+        read = q.n_bytes + (k.n_bytes + v.n_bytes) * seen // max(k.shape[2], 1)
+        return call.matrix("attention", read, out, skipped)
 
     return count
 
@@ -188,8 +189,9 @@ def _attention_backward(causal_at: int) -> Counter:
     def count(call: Call) -> Work:
         grad, q, k, v = (call.tensor(at) for at in range(4))
         gradients = q.n_bytes + k.n_bytes + v.n_bytes
-        skipped = _skipped(call, causal_at, q.shape[2], k.shape[2])
-        return call.matrix("attention", gradients + 2 * grad.n_bytes, gradients, skipped)
+        skipped, seen = _masked(call, causal_at, q.shape[2], k.shape[2])
+        read = q.n_bytes + (k.n_bytes + v.n_bytes) * seen // max(k.shape[2], 1) + 2 * grad.n_bytes
+        return call.matrix("attention", read, gradients, skipped)
 
     return count
 
@@ -205,12 +207,18 @@ def _flash(call: Call) -> Work:
     return Work("attention", flops, flops / 2, read, q.n_bytes, q.dtype)
 
 
-def _skipped(call: Call, at: int, q_length: int, k_length: int) -> float:
-    """Share of the scores that a causal mask leaves out; 0 where that is not known."""
+def _masked(call: Call, at: int, q_length: int, k_length: int) -> tuple[float, int]:
+    """Share of the scores that a causal mask leaves out, and how many keys it lets anyone see.
+
+    Query i sees the keys up to i, however many there are. Nothing is left out where no mask is
+    known.
+    """
     told = str(call.values[at]).lower() if len(call.values) > at else ""
-    if told not in ("true", "1") or q_length != k_length:
-        return 0.0
-    return (q_length - 1) / (2 * q_length)
+    if told not in ("true", "1"):
+        return 0.0, k_length
+    both = min(q_length, k_length)
+    scores = both * (both + 1) / 2 + (q_length - both) * k_length
+    return 1 - scores / (q_length * k_length), both
 
 
 # --- normalization, softmax, reductions -------------------------------------------------------
@@ -297,8 +305,7 @@ def _nll_backward(call: Call) -> Work:
 
 def _embedding(call: Call) -> Work:
     weight, index = call.tensor(0), call.tensor(1)
-    rows = index.n * math.prod(weight.shape[1:]) * SIZES[weight.dtype]
-    return call.plain("embedding", rows + index.n_bytes, rows)
+    return _looked_up(call, index.n * math.prod(weight.shape[1:]), weight, index)
 
 
 def _embedding_backward(call: Call) -> Work:
@@ -311,14 +318,18 @@ def _embedding_backward(call: Call) -> Work:
 def _index_select(call: Call) -> Work:
     x, index = call.tensor(0), call.tensor(2)
     at = int(call.values[1])
-    chosen = x.n // max(x.shape[at], 1) * index.n * SIZES[x.dtype]
-    return call.plain("embedding", chosen + index.n_bytes, chosen)
+    return _looked_up(call, x.n // max(x.shape[at], 1) * index.n, x, index)
 
 
 def _gather(call: Call) -> Work:
     x, index = call.tensor(0), call.tensor(2)
-    chosen = index.n * SIZES[x.dtype]
-    return call.plain("embedding", chosen + index.n_bytes, chosen)
+    return _looked_up(call, index.n, x, index)
+
+
+def _looked_up(call: Call, n: int, source: Tensor, index: Tensor) -> Work:
+    """``n`` elements that an index chooses: of a small table it repeats some."""
+    chosen = n * SIZES[source.dtype]
+    return call.plain("embedding", min(chosen, source.n_bytes) + index.n_bytes, chosen)
 
 
 def _pool(call: Call) -> Work:

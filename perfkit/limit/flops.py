@@ -35,7 +35,7 @@ def counted(name: str, dims: Any, inputs: Any) -> float | None:
     """
     try:
         value = float(FORMULAS[name](dims, inputs))
-    except (KeyError, msgspec.DecodeError, ValueError, TypeError, IndexError, OverflowError):
+    except (KeyError, msgspec.DecodeError, ValueError, TypeError, IndexError, ArithmeticError):
         return None
     return value if value >= 0 and math.isfinite(value) else None
 

@@ -16,7 +16,8 @@ place, and which counts as large as its shape (strides are not looked at):
   RMS norm) read and its gradients written where they were asked for;
 * softmax: forward one and one, backward two and one; reductions read their input;
 * resampling and padding: the smaller of input and output read, the output written;
-* embedding: the rows that are looked up, read and written; its backward writes the whole gradient;
+* embedding: the rows that are looked up, read (no more than the table has) and written; its
+  backward writes the whole gradient;
 * fused optimizers: Adam reads four tensors and writes three, SGD with momentum three and two.
 
 What is neither known nor a view is None: listed, never guessed.
@@ -30,16 +31,12 @@ from typing import Any
 from perfkit.limit.arguments import Tensor
 from perfkit.limit.call import Call, Work
 from perfkit.limit.counters import counter
-from perfkit.limit.flops import FORMULAS
-from perfkit.limit.operator_kinds import COMPOSITE, NOTHING
 
 
 def is_known(name: str) -> bool:
     """Whether :func:`work` may count this operator, e.g. ``"aten::addmm"``."""
     space, _, base = name.partition("::")
-    if space not in ("aten", "torchvision") or base in NOTHING or base in COMPOSITE:
-        return False
-    return name in FORMULAS or counter(base) is not None
+    return space in ("aten", "torchvision") and counter(base) is not None
 
 
 def work(
@@ -70,5 +67,5 @@ def work(
         return None
     try:
         return count(Call(name, base, args, values, output))
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError):
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError):
         return None  # shapes that are not those of this operator

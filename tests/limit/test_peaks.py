@@ -36,14 +36,16 @@ H100 = Peaks(
     device_memory_bytes=80 * 2**30,
     threads=16,
     products=(
-        ProductRate("bfloat16", 4096, rate(700e12)),
         ProductRate("bfloat16", 1024, rate(300e12)),
+        ProductRate("bfloat16", 4096, rate(700e12)),
+        ProductRate("bfloat16", 8192, rate(600e12)),
         ProductRate("float32", 4096, rate(50e12)),
     ),
     memory=(
         MemoryRate("copy", 2**20, rate(1e12)),
-        MemoryRate("add", 2**25, rate(5e12)),
         MemoryRate("copy", 2**25, rate(4e12)),
+        MemoryRate("add", 2**25, rate(5e12)),
+        MemoryRate("sum", 2**25, rate(4.5e12)),
         MemoryRate("copy", 2**31, rate(3e12)),
     ),
     copies={"host to device, pinned": rate(50e9)},
@@ -89,9 +91,9 @@ def test_a_set_between_two_has_the_rate_of_the_smaller_one() -> None:
 
 
 def test_rates_of_updates_in_place_stand_by_themselves_smallest_first() -> None:
-    updates = [MemoryRate("update", size, rate(float(size))) for size in (2**25, 2**20)]
+    updates = [MemoryRate("update", size, rate(1e9 * size)) for size in (2**25, 2**20)]
     roofs = replace(H100, memory=(*updates, *H100.memory)).roofs()
-    assert roofs.updates == ((2**20, float(2**20)), (2**25, float(2**25)))
+    assert roofs.updates == ((2**20, 1e9 * 2**20), (2**25, 1e9 * 2**25))  # faster than any other
     assert roofs.memory == H100.roofs().memory
     assert roofs.launch_us == 3.0
     assert roofs.source == f"measured {H100.provenance.when_utc[:10]}"
@@ -112,6 +114,9 @@ def test_text_has_the_data_sheet_and_what_is_missing() -> None:
     assert "the disk was not measured: a reason" in text
     assert "without sparsity" in text
     assert "not measured" not in str(replace(H100, notes=()))
+    assert H100.warnings == H100.notes
+    assert replace(H100, busy="Busy.").warnings == ("Busy.", *H100.notes)
+    assert H100.roofs().doubts == ()
 
 
 def test_peaks_come_back_as_they_were_kept(

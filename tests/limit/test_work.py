@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from perfkit.limit import counters
 from perfkit.limit.arguments import arguments
 from perfkit.limit.call import Work
-from perfkit.limit.flops import counted
+from perfkit.limit.flops import FORMULAS, counted
 from perfkit.limit.operator_kinds import COMPOSITE, NOTHING
 from perfkit.limit.roofline import least
 from perfkit.limit.roofs import Roofs
@@ -175,6 +175,22 @@ def test_attention_and_what_a_causal_mask_skips() -> None:
     assert full.n_bytes == 4 * bytes_of(q)
 
 
+@pytest.mark.parametrize(("n_queries", "n_keys"), [(3, 6), (6, 3)])
+def test_a_causal_mask_of_other_lengths_hides_what_torch_hides(n_queries: int, n_keys: int) -> None:
+    """It counted as none: the least time was longer than the kernel's."""
+    mask = torch.ones(n_queries, n_keys).tril()  # as torch's reference has it
+    q, k = torch.rand(2, 4, n_queries, 16), torch.rand(2, 4, n_keys, 16)
+    seen = k[:, :, : int(mask.any(0).sum())]
+    name = "_scaled_dot_product_efficient_attention"
+    one = known(name, q, k, k, values=["", "", "", "", "", "0.", "True", ""])
+    assert one.least_flops == pytest.approx(one.flops * mask.mean().item())
+    assert one.read_bytes == bytes_of(q, seen, seen)
+    values = ["True" if at == "is_causal" else "" for at in SCHEMAS[f"{name}_backward"]]
+    back = known(f"{name}_backward", q, q, k, k, values=values)
+    assert back.least_flops == pytest.approx(back.flops * mask.mean().item())
+    assert back.read_bytes == bytes_of(q, q, q, seen, seen)
+
+
 def _schemas() -> dict[str, list[str]]:
     """The names of the arguments of torch's own operators."""
     names = {n for n in torch._C._dispatch_get_all_op_names() if n.startswith("aten::")}
@@ -231,6 +247,8 @@ def test_embedding_reads_the_rows_it_needs() -> None:
     assert of("embedding_dense_backward", grad, index) is None
     chosen = known("index_select", weight, 0, index[0], values=["", "0", ""])
     assert chosen.n_bytes == 2 * 5 * 8 * 4 + 5 * 8
+    again = known("index_select", weight[:2], 0, index[0], values=["", "0", ""])
+    assert again.read_bytes == 2 * 8 * 4 + 5 * 8
 
 
 def test_optimizers() -> None:
@@ -257,6 +275,7 @@ def test_an_operator_is_one_of_three_kinds() -> None:
     assert not [name for name in NOTHING | COMPOSITE if is_known(f"aten::{name}")]
     assert is_known("aten::add_")
     assert not is_known("mine::add_")
+    assert all(map(is_known, FORMULAS))
 
 
 def test_pointwise_operators_are_torchs_own() -> None:
@@ -290,6 +309,17 @@ def test_damaged_shapes_are_no_work(
     assert found is None or (found.n_bytes >= 0 and found.flops >= 0)
 
 
+def test_a_division_by_nothing_is_no_work() -> None:
+    """It raised into whoever asked about a damaged trace."""
+    empty = torch.rand(2, 4, 0, 16)
+    causal = ["", "", "", "0.", "True"]
+    name = "_scaled_dot_product_flash_attention_for_cpu"
+    assert of(name, empty, empty, empty, values=causal) is None
+    shapes = [[1, 3, 8, 8], [4, 3, 3, 3], []]
+    options = ["", "", "", "[0, 0]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
+    assert counted("aten::convolution", shapes, options) is None
+
+
 ROOFS = Roofs("a device", {"float32": 1e12}, ((2**20, 4e11), (2**30, 1e11)), "measured here")
 
 
@@ -300,6 +330,11 @@ def test_roofline_takes_the_longer_of_arithmetic_and_memory() -> None:
     light = Work("elementwise", 0, 0, 2**29, 2**29, "float32")
     assert least(light, ROOFS).us == pytest.approx(2**30 / 1e11 * 1e6)
     assert least(light, ROOFS).bound == "memory"
+    assert least(dataclasses.replace(light, flops=1e6, least_flops=1e6), ROOFS).bound == "memory"
+    # without a product it has no format, and lacks no rate of one
+    for dtype in ("float32", "int64"):
+        one = least(dataclasses.replace(light, dtype=dtype), ROOFS)
+        assert (one.form, one.is_partial) == ("", False)
     in_cache = Work("elementwise", 0, 0, 2**19, 2**19, "float32")
     assert least(in_cache, ROOFS).us == pytest.approx(2**20 / 4e11 * 1e6)
     causal = Work("attention", 2e9, 1e9, 0, 0, "float32")
@@ -341,6 +376,19 @@ def test_what_is_read_and_written_in_place_is_one_tensor(
     assert found.updated_bytes == updated
 
 
+def test_only_products_of_float32_are_computed_in_tf32() -> None:
+    rates = {"float32": 1e12, "tf32": 8e12, "bfloat16": 9e12}
+    with_it = dataclasses.replace(ROOFS, flop_per_s=rates)
+    for dtype, is_tf32, form in (
+        ("float32", True, "tf32"),
+        ("float32", False, "float32"),
+        ("bfloat16", True, "bfloat16"),
+    ):
+        assert with_it.format_for(dtype, tf32=is_tf32) == form
+    assert ROOFS.format_for("float32", tf32=True) == "float32"
+    assert ROOFS.format_for("bfloat16", tf32=True) is None
+
+
 def test_a_format_without_a_rate_is_bound_by_its_bytes_alone() -> None:
     found = least(Work("matrix product", 2e9, 2e9, 2**20, 0, "float64"), ROOFS)
     assert found.is_partial
@@ -376,6 +424,10 @@ def test_a_list_has_the_dtype_that_was_recorded_if_it_is_one() -> None:
     ):
         ((one,),) = arguments("[[[2]]]", told)
         assert (one.shape, one.dtype) == ((2,), dtype)
+    both = arguments("[[[2]], [[2]]]", "TensorList[bfloat16],TensorList[bfloat16]")
+    found = work("aten::_foreach_add_", both, list_dtype="float32")
+    assert found is not None
+    assert (found.n_bytes, found.dtype) == (3 * 2 * 2, "bfloat16")
 
 
 # --- by hand, and as torch counts them ----------------------------------------------------------
@@ -385,6 +437,7 @@ SOME = [A, torch.rand(3, 3)]
 ALL = bytes_of(*SOME)
 TARGET = torch.zeros(6, dtype=torch.int64)
 INDEX = torch.zeros(2, 3, dtype=torch.int64)
+PAIR = torch.rand(2, 5)
 IMAGES, SMALLER = torch.rand(2, 3, 8, 8), torch.rand(2, 3, 4, 4)
 
 #: operator, its arguments, bytes read, written, and of these updated in place
@@ -406,6 +459,8 @@ BYTES: list[tuple[str, tuple[Any, ...], int, int, int]] = [
     ("nll_loss_forward", (A, TARGET), 6 * 4 + 6 * 8, 0, 0),
     ("nll_loss_backward", (A[0, 0], A, TARGET), 4 + 6 * 8, ONE, 0),
     ("gather", (A, 0, INDEX), 6 * 4 + 6 * 8, 6 * 4, 0),
+    ("embedding", (PAIR, INDEX), 2 * 5 * 4 + 6 * 8, 6 * 5 * 4, 0),  # some rows more than once
+    ("gather", (PAIR[:, 0], 0, INDEX[0]), 2 * 4 + 3 * 8, 3 * 4, 0),
     ("_softmax_backward_data", (A, A, 1), 2 * ONE, ONE, 0),
     ("max_pool2d_with_indices", (IMAGES,), bytes_of(IMAGES), 0, 0),
     ("avg_pool2d_backward", (SMALLER, IMAGES), bytes_of(SMALLER), bytes_of(IMAGES), 0),
