@@ -29,7 +29,7 @@ def counter(base: str) -> Counter | None:
     found = _BY_NAME.get(base)
     if found is not None:
         return found
-    stem = base.rstrip("_") if not base.endswith("__") else base
+    stem = base.rstrip("_")
     if stem in POINTWISE:
         return _pointwise
     if base in WRITES:
@@ -199,9 +199,7 @@ def _attention_backward(causal_at: int) -> Counter:
 def _flash(call: Call) -> Work:
     """(batch, length, heads, width), called by itself."""
     q, k, v = (call.tensor(at) for at in range(3))
-    if len(q.shape) != 4:
-        raise ValueError("packed sequences: their lengths are not in the shapes")
-    b, length, heads, _ = q.shape
+    b, length, heads, _ = q.shape  # packed sequences have three: their lengths are not known
     flops = 2.0 * b * heads * length * k.shape[1] * (q.shape[3] + v.shape[3])
     read = q.n_bytes + k.n_bytes + v.n_bytes
     return Work("attention", flops, flops / 2, read, q.n_bytes, q.dtype)

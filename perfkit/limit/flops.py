@@ -85,7 +85,7 @@ def _spread(value: Any, n: int) -> list[int]:
 
 def _flags(value: Any) -> list[bool]:
     text = str(value).lower().strip("[]() ")
-    return [part.strip() in ("true", "1") for part in text.split(",")] if text else []
+    return [part.strip() in ("true", "1") for part in text.split(",")]
 
 
 def _attention(dims: _Dims, at: int = 0) -> float:

@@ -194,6 +194,42 @@ def test_peaks_of_other_threads_are_not_this_machines(
     assert kept.kept_peaks("cpu") is None
 
 
+def test_peaks_of_one_gpu_are_not_those_of_another(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpu = SimpleNamespace(is_cpu=True)
+    gpu = SimpleNamespace(
+        is_cpu=False,
+        label="GPU",
+        is_available=lambda: True,
+        name=lambda index: f"model {index}",
+        current=lambda: 1,
+        place=lambda index: f"gpu:{index}",
+    )
+    monkeypatch.setattr(kept, "here", lambda: gpu)
+    monkeypatch.setattr(kept, "in_use", lambda: gpu)
+    monkeypatch.setattr(kept, "of", lambda place: cpu if place == "cpu" else gpu)
+    here = replace(H100.provenance, kind="measured here")
+    mine = replace(H100, device="model 1", place="gpu:1", provenance=here)
+    monkeypatch.setattr(kept, "measured_peaks", lambda device, folder: mine)
+    assert perfkit.peaks() == mine
+    monkeypatch.setattr(kept, "measured_peaks", lambda device, folder: None)  # not again
+    assert perfkit.peaks() == perfkit.peaks("gpu") == perfkit.peaks("gpu:1") == mine
+    assert kept.peaks_in_use() == mine
+    assert kept.kept_peaks("gpu:0") is kept.kept_peaks("cpu") is None
+    monkeypatch.setattr(gpu, "current", lambda: 0)
+    assert kept.kept_peaks() is kept.peaks_in_use() is None
+    own = replace(mine, device="cpu", place="cpu", threads=torch.get_num_threads())
+    kept._keep(own)
+    monkeypatch.setattr(kept, "in_use", lambda: cpu)
+    assert kept.peaks_in_use() == own
+    monkeypatch.setattr(gpu, "is_available", lambda: False)
+    assert kept.kept_peaks("gpu:1") is None
+    path = kept._path("cpu", torch.get_num_threads())
+    path.write_text(path.read_text().replace("perfkit.peaks/1", "perfkit.peaks/0"))
+    assert kept.kept_peaks("cpu") is None  # written by another version
+
+
 def test_played_peaks_are_not_kept(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     played = replace(
         H100,
@@ -253,10 +289,15 @@ class Touched(TorchFunctionMode):
 
     n_bytes = 0  # what mul_() updates is read and written
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: set[int] = set()
+
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         tensors = [t for t in (*args, *(kwargs or {}).values()) if isinstance(t, torch.Tensor)]
+        self.places |= {t.data_ptr() for t in tensors}
         self.n_bytes += sum(t.nbytes for t in tensors) * (1 + (func.__name__ == "mul_"))
         return func(*args, **(kwargs or {}))
 
@@ -266,18 +307,20 @@ def test_a_rate_of_memory_counts_the_bytes_that_a_pattern_moves(
 ) -> None:
     monkeypatch.setattr(measured, "_CPU_LARGEST", 2**19)
     monkeypatch.setattr(measured, "_last_cache_bytes", lambda: 0)
-    moved = []
+    moved, n_tensors = [], []
 
     def rate_of(call: Callable[[], object], amount: float, budget_s: float) -> Rate:
         with Touched() as seen:
             call()
         moved.append((seen.n_bytes, amount))
+        n_tensors.append(len(seen.places))
         return rate(1.0)
 
     bench = measured._Bench("cpu")
     monkeypatch.setattr(bench, "_rate", rate_of)
     assert [one.what for one in bench.memory()] == ["copy", "add", "sum", "update"] * 2
     assert [seen for seen, _ in moved] == [amount for _, amount in moved]
+    assert n_tensors == [2, 3, 1, 1] * 2
 
 
 @pytest.mark.parametrize(
@@ -392,6 +435,10 @@ def test_wrong_requests_say_what_to_do(
     if not torch.cuda.is_available():
         with pytest.raises(MissingError, match="no CUDA device"):
             perfkit.peaks("cuda")
+    wrong: tuple[dict[str, Any], ...] = ({"device": 3}, {"folder": 3}, {"folder": "/no/such"})
+    for one in wrong:
+        with pytest.raises(UsageError, match=r"device|folder"):
+            perfkit.peaks(**one)
 
 
 @pytest.mark.parametrize(
@@ -461,12 +508,15 @@ def test_data_sheets_are_dense_and_consistent() -> None:
         if "float8" in rates:
             assert rates["float8"] == pytest.approx(2 * rates["bfloat16"], rel=0.03)
         assert sheet.roofs().kind == "predicted"
+        half = ("torch sees each of the two dies as a device: these are the rates of one die",)
+        assert sheet.roofs().doubts == (half if "one die" in sheet.name else ())
 
 
 def test_short_names_and_unknown_ones() -> None:
     assert data_sheet("h200").name == "H200"
     assert data_sheet("H100").name == "H100 SXM"
     assert data_sheet("NVIDIA H100 PCIe").name == "H100 PCIe"
+    assert data_sheet("Tesla T4").name == "T4"
     with pytest.raises(UsageError, match=r"'Z9000' is known; there are: V100 SXM2, .*MI300X"):
         data_sheet("Z9000")
 

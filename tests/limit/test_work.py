@@ -83,7 +83,7 @@ def test_products() -> None:
         ("_int_mm", (), torch.int8),
         ("_scaled_mm", (), torch.bfloat16),
         ("_addmm_activation", (torch.rand(5),), torch.float32),
-        ("baddbmm", (torch.rand(3, 6, 5),), torch.float32),
+        ("baddbmm", (torch.rand(3, 6, 1),), torch.float32),
     ],
 )
 def test_products_read_what_they_multiply_and_what_they_add(
@@ -118,6 +118,7 @@ def test_a_product_is_in_the_format_of_its_factors_and_its_result_in_that_of_wha
         ("eq", (A, A)),
         ("gt", (A, 0)),
         ("where", (A > 0.5, A, A)),
+        ("where", (A > 0.5, torch.rand(()), torch.rand(()))),
         ("exp", (A,)),
         ("addcmul", (A, A, A)),
         ("add", (A.double(), A)),
@@ -160,6 +161,8 @@ def test_convolution_and_its_backward() -> None:
     assert (both.flops, both.n_bytes) == (2 * flops, bytes_of(out, x, w, x, w))
     first = known("convolution_backward", out, x, w, values=[*back, "[False, True, False]"])
     assert (first.flops, first.n_bytes) == (flops, bytes_of(out, x, w))
+    told[6] = "True"
+    assert known("convolution", x, w.transpose(0, 1), None, values=told).written_bytes == 0
 
 
 def test_attention_and_what_a_causal_mask_skips() -> None:
@@ -218,7 +221,9 @@ def test_names_are_torchs_own_and_none_of_a_family_is_left_out() -> None:
 def test_a_causal_mask_is_read_where_torch_has_it(name: str) -> None:
     q = torch.rand(2, 4, 8, 16)
     values = ["True" if one == "is_causal" else "" for one in SCHEMAS[name]]
-    found = known(name, q, q, q, *[q] * name.endswith("_backward"), values=values)
+    more = [q, q, q] if name.endswith("_backward") else []
+    found = known(name, q, q, q, *more, values=values)
+    assert found.flops == (10 if more else 4) * 2 * 4 * 8 * 8 * 16
     assert found.least_flops == found.flops * 36 / 64
 
 
@@ -309,6 +314,29 @@ def test_damaged_shapes_are_no_work(
     assert found is None or (found.n_bytes >= 0 and found.flops >= 0)
 
 
+PAIR = torch.rand(2, 5)
+INDEX = torch.zeros(2, 3, dtype=torch.int64)
+IMAGES, SMALLER = torch.rand(2, 3, 8, 8), torch.rand(2, 3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "values"),
+    [
+        ("add", (A, torch.rand(3, 4)), []),
+        ("convolution_backward", (SMALLER, torch.rand(()), IMAGES), []),
+        ("upsample_nearest2d", (IMAGES,), ["", "[16]", "", ""]),
+        ("upsample_nearest2d", (IMAGES,), ["", "[16, -16]", "", ""]),
+        ("reflection_pad2d", (IMAGES,), ["", "[-9, 0, 0, 0]"]),
+        ("_fused_adam_", ([A, A], [A, A], [A, A], [A]), []),
+        ("_fused_adam_", ([A], [A], [A]), []),
+    ],
+)
+def test_shapes_that_do_not_fit_each_other_are_no_work(
+    name: str, args: tuple[Any, ...], values: list[str]
+) -> None:
+    assert of(name, *args, values=values, list_dtype="float32") is None
+
+
 def test_a_division_by_nothing_is_no_work() -> None:
     """It raised into whoever asked about a damaged trace."""
     empty = torch.rand(2, 4, 0, 16)
@@ -318,6 +346,10 @@ def test_a_division_by_nothing_is_no_work() -> None:
     shapes = [[1, 3, 8, 8], [4, 3, 3, 3], []]
     options = ["", "", "", "[0, 0]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
     assert counted("aten::convolution", shapes, options) is None
+    # nor is what would be less than nothing, or without end
+    options[3] = "[1, 1]"
+    assert counted("aten::convolution", [[1, 3, 8, 1], [4, 3, 5, 5], []], options) is None
+    assert counted("aten::mm", [[math.inf, 2], [2, 3]], []) is None
 
 
 ROOFS = Roofs("a device", {"float32": 1e12}, ((2**20, 4e11), (2**30, 1e11)), "measured here")
@@ -410,6 +442,9 @@ def test_a_format_without_a_rate_is_bound_by_its_bytes_alone() -> None:
 )
 def test_only_a_shape_makes_a_tensor(dims: str, types: str, shapes: list[Any]) -> None:
     found = arguments(dims, types)
+    for one in ("3", '{"a": 1}', "null"):
+        with pytest.raises(ValueError, match="shapes are not a list"):
+            arguments(one, types)
     assert [
         None if one is None else [t.shape for t in one] if isinstance(one, list) else one.shape
         for one in found
@@ -436,9 +471,6 @@ ONE = bytes_of(A)
 SOME = [A, torch.rand(3, 3)]
 ALL = bytes_of(*SOME)
 TARGET = torch.zeros(6, dtype=torch.int64)
-INDEX = torch.zeros(2, 3, dtype=torch.int64)
-PAIR = torch.rand(2, 5)
-IMAGES, SMALLER = torch.rand(2, 3, 8, 8), torch.rand(2, 3, 4, 4)
 
 #: operator, its arguments, bytes read, written, and of these updated in place
 BYTES: list[tuple[str, tuple[Any, ...], int, int, int]] = [
@@ -505,6 +537,10 @@ def test_convolutions_count_as_torch_counts_them(
     told = [str(one) for one in options]
     flops = counted("aten::convolution", [*shapes, []], ["", "", "", *told])
     assert flops == forward.get_total_flops()
+    if stride == dilation == [1, 1]:  # one number is for each dimension
+        for one, none in (("[1]", "[0]"), ("1", "0")):
+            inputs = ["", "", "", one, none, one, *told[3:]]
+            assert counted("aten::convolution", [*shapes, []], inputs) == flops
     with FlopCounterMode(display=False) as backward:
         out.sum().backward()
     both = backward.get_total_flops()

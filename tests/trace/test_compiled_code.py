@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from simulated_traces import Simulated, cpu_training
 
-from perfkit.trace import find_steps, load
+from perfkit.trace import load
 from perfkit.trace.ask.compiled import Compiled, compiled
 
 
 def _found(sim: Simulated) -> Compiled:
-    trace = load(sim.json())
-    return compiled(trace, find_steps(trace))
+    return compiled(load(sim.json()))
 
 
 def test_regions_are_counted_by_piece_and_attempt() -> None:

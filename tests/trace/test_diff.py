@@ -63,3 +63,12 @@ def test_traces_that_hardly_compare_say_so() -> None:
     found = diff(load(cpu_training(3).json()), load(gpu_training(3).json()))
     assert found.device_ms == {}
     assert any("only one" in w for w in found.warnings)
+    assert not any("two ways" in w for w in found.warnings)
+    unmarked = cpu_training(3)
+    unmarked.events[:] = [e for e in unmarked.events if "ProfilerStep" not in e["name"]]
+    (said,) = (
+        w
+        for w in diff(load(cpu_training(3).json()), load(unmarked.json())).warnings
+        if "two ways" in w
+    )
+    assert "(ProfilerStep marks; ends of Optimizer.step)" in said

@@ -147,7 +147,7 @@ def test_lanes_begin_with_the_steps_thread_then_the_device() -> None:
     lanes = Levels(load(gpu_training(2).json())).lanes
     assert [lane.on_device for lane in lanes] == [False, True]
     assert lanes[0].label.endswith("runs the steps")
-    assert str(STREAM) in lanes[1].label
+    assert lanes[1].label == f"device 0: stream {STREAM}"
     assert lanes[1].first_row == lanes[0].n_rows
     assert sum(lane.n_events for lane in lanes) == len(load(gpu_training(2).json()))
 
@@ -164,6 +164,9 @@ def test_kinds_are_those_of_the_breakdown() -> None:
     assert _kind(gpu, "Memcpy DtoH") == {"copy"}
     assert _kind(gpu, "cudaMemcpyAsync") == {"sync"}
     assert _kind(gpu, "cudaLaunchKernel") == {"runtime"}
+    talk = Simulated()
+    talk.kernel("c10d::allreduce_", 0, 20, 10, name="ncclDevKernel_AllReduce_Sum")
+    assert _kind(Levels(load(talk.json())), "ncclDevKernel") == {"communication"}
 
 
 def test_find_ignores_case_and_counts_all() -> None:

@@ -38,9 +38,10 @@ def test_parts_of_a_longer_sequence_are_not_told_again() -> None:
 
 
 def test_one_kernel_in_a_row_counts_without_overlap() -> None:
-    found = sequences(load(_row([_ADD] * 6, repeats=2).json()))
-    pairs = [s for s in found.sequences if len(s.names) == 6]
-    assert pairs[0].count == 4
+    for in_a_row, fit in ((6, 1), (13, 2)):
+        found = sequences(load(_row([_ADD] * in_a_row, repeats=2).json()))
+        (six,) = (s for s in found.sequences if len(s.names) == 6)
+        assert six.count == 4 * fit
 
 
 def _apart(us: float) -> Simulated:

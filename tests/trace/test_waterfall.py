@@ -88,6 +88,20 @@ def test_what_only_the_profiler_takes_is_no_gain_of_any_fix() -> None:
     faster = change(waterfall(trace), found)
     assert faster.ratio == pytest.approx(1000 / 940)
     assert "took 1.00 ms before and 940 µs after" in " ".join(str(faster).split())
+    (said,) = faster.warnings
+    assert "known, and left out, after alone" in said
+    assert "before alone" in change(found, waterfall(trace)).warnings[0]
+    assert change(found, found).warnings == ()
+
+
+def test_where_workers_set_the_pace_the_profilers_time_goes_with_the_wait_for_them() -> None:
+    """As long as the workers are late, a step without the profiler takes no less."""
+    trace = load(gpu_training(4, wait=500, python=200, loader=WORKERS).json())
+    found = waterfall_beside(trace, surplus_ms=0.1)
+    adds_up(found)
+    assert found.workers_set_the_pace
+    assert found.ms_of("profiler") == 0
+    assert found.gain_of("data") == pytest.approx(1710 / (1710 - 500 - 100))
 
 
 def test_without_a_device_the_profilers_time_cannot_be_told_apart() -> None:
@@ -275,6 +289,8 @@ def test_two_recordings_on_one_scale() -> None:
     assert found.ratio == pytest.approx(1510 / 1060)
     assert sum(found.changes_ms.values()) == pytest.approx(1.06 - 1.51)
     assert found.changes_ms["data"] == pytest.approx(-0.45)
+    has = {p.cause for one in (found.before, found.after) for p in one.parts}
+    assert list(found.changes_ms) == [*(c for c in CAUSES if c in has), "uncounted", "least"]
     said = " ".join(str(found).split())
     assert "waiting for data, from 500 µs to 50.0 µs" in said
     document = show.document(found)
@@ -282,6 +298,8 @@ def test_two_recordings_on_one_scale() -> None:
     scales = {picture.scale_ms for picture in document.pictures}  # type: ignore[attr-defined]
     assert scales == {found.before.step_ms}
     assert len(found.figure().axes) == 2
+    there = change(found.before, replace(found.after, recorded_on="H100"))
+    assert there.warnings == (f"recorded on two devices: {found.before.recorded_on}, H100",)
     other = perfkit.waterfall(load(product_on_gpu()), load(product_on_gpu(size=2048)))
     assert any("least times differ" in w for w in other.warnings)
 
