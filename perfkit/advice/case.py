@@ -13,7 +13,7 @@ import numpy as np
 from perfkit.advice.typical import Typical, typical
 from perfkit.base.device import in_use, pattern
 from perfkit.base.words import plural
-from perfkit.trace.ask.breakdown import HOST_CLASSES, Breakdown, device_layers, host_layers
+from perfkit.trace.ask.breakdown import Breakdown, device_layers, host_layers
 from perfkit.trace.ask.critical_path import CriticalPath, critical_path
 from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 from perfkit.trace.ask.operators import Nesting, Operator, nesting, operators
@@ -174,8 +174,8 @@ class Case:
 
     @cached_property
     def shares(self) -> Mapping[str, float]:
-        """Host class → share; zeros without steps."""
-        return self.typical.breakdown.shares() or dict.fromkeys(HOST_CLASSES, 0.0)
+        """Host class → share."""
+        return self.typical.breakdown.shares()
 
     @cached_property
     def device_shares(self) -> Mapping[str, float]:
@@ -370,7 +370,7 @@ class Case:
         the launch may wait in a full queue.
         """
         trace, inside = self.trace, self.nesting
-        if not self.on_device or not len(inside.rows):
+        if not self.on_device:
             return EMPTY, ()
         rows = inside.rows
         dur = (trace.end_ns - trace.start_ns)[rows]
@@ -497,16 +497,15 @@ class Case:
 
     @property
     def device_type(self) -> str:
-        """What torch calls the type of device in the trace: ``"cuda"`` (ROCm too), ``"xpu"`` …
+        """What torch calls the type of the device: ``"cuda"`` (ROCm too), ``"xpu"`` …
 
         Of a recording it is that of the device in use here; of a file what its driver calls tell.
+        A device whose memory alone was recorded is one, too.
         """
         if not self.is_file and not in_use().is_cpu:
             return in_use().type
         calls = self.trace.is_a(Category.RUNTIME)
-        if (calls & self.trace.named(_XPU_CALL.match)).any():
-            return "xpu"
-        return "cuda" if self.on_device else "cpu"
+        return "xpu" if (calls & self.trace.named(_XPU_CALL.match)).any() else "cuda"
 
     @cached_property
     def is_amd(self) -> bool:

@@ -229,7 +229,7 @@ def _is_one_sided(bound: _Bound, case: Case) -> bool:
     """Whether what bounds the step cannot be told: the other side of it was not recorded."""
     if not case.has_host:
         return case.is_file and (bound.part == "host" or not case.on_device)
-    return not case.on_device and bound.part in ("compute", "host") and bool(case.unseen_device)
+    return bound.part in ("compute", "host") and bool(case.unseen_device)
 
 
 def _no_cure(bound: _Bound, found: list[Finding], case: Case) -> str:
@@ -441,9 +441,14 @@ def _sentence(bound: _Bound, case: Case) -> str:
     if bound.part == "gaps":
         return words
     if case.on_device and not case.joins_launches and bound.part in _THE_HOSTS:
+        why = (
+            "for most of the device's work the trace does not say which call launched it"
+            if case.busy_share
+            else "none of its work is in these steps"
+        )
         return (
-            f"{words[0].upper()}{words[1:]}; for most of the device's work the trace does not say "
-            "which call launched it, so whether the device waited for the host is not known"
+            f"{words[0].upper()}{words[1:]}; {why}, so whether the device waited for the host is "
+            "not known"
         )
     if bound.part == "host" and case.waiting[0] >= _MOSTLY:
         return f"{'Waiting' if share >= DATA_BOUND_FROM else 'Partly waiting'}: {words}"

@@ -63,7 +63,6 @@ class TrainerRun:
         self._log_to, self._live, self._profiles = log, live, profile
         self.name = "training"
         self.total: int | None = None
-        self.epochs = 1
         self._forget()
 
     def _forget(self) -> None:
@@ -73,6 +72,7 @@ class TrainerRun:
         # wrapped once: to wrap takes longer than what is wrapped
         self._guarded_step = self._instrument.hook(self._step)
         self._guarded_log = None if self._log_to is None else self._log.hook(self._log_to)
+        self.epochs = 1
         self._run: PushedRun | None = None
         self._recorder: Recorder | None = None
         self._observer: Observer | None = None
@@ -192,7 +192,8 @@ class TrainerRun:
             self._recorder.stop()
             with self._instrument.guard("explaining the recorded steps"):
                 self._explain(self._recorder)
-        self._unhook()
+        _when_left_no_more(self)
+        run.forget()
         instruments = (self._instrument, self._display, self._log)
         failed = tuple(i.failure.sentence() for i in instruments if i.failure is not None)
         with self._instrument.guard("summing up"):
@@ -212,11 +213,6 @@ class TrainerRun:
             return
         if self._observer is not None:
             _show(self._profile)
-
-    def _unhook(self) -> None:
-        _when_left_no_more(self)
-        if self._run is not None:
-            self._run.forget()
 
     # --- telling about it -----------------------------------------------------------------------
 

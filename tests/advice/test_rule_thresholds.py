@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -123,15 +124,18 @@ def unrolled(n: int, us: float = 4) -> Simulated:
     return sim
 
 
-def selecting(n: int) -> Simulated:
-    """In steps of 10 ms a loop of 12 rounds with ``n`` selects, each before another operator."""
+def selecting(n: int, after: int = 0, us: float = 10) -> Simulated:
+    """In steps of 10 ms a loop of 12 rounds with ``n`` selects, each before another operator.
+
+    So many selects come ``after`` it, before an operator that is in no round.
+    """
     sim, begins = _steps(2, 10_000)
     for step in begins:
         at = step + 10
-        for k in range(12 * n):
-            sim.host("aten::select", at, 9)
-            sim.host(f"aten::op{k % n}", at + 10, 9)
-            at += 20
+        for k in range(12 * n + after):
+            sim.host("aten::select", at, 0.9 * us)
+            sim.host(f"aten::op{k % n}" if k < 12 * n else "aten::other", at + us, 0.9 * us)
+            at += 2 * us
         sim.host("autograd::engine::evaluate_function: X", at + 10, step + 9_980 - at)
     return sim
 
@@ -831,6 +835,15 @@ def test_one_launch_in_a_step_says_nothing_of_the_pace_of_launching(n_kernels: i
     assert ("launches kernels too slowly" in told.sentence) is (n_kernels == 2)
 
 
+@pytest.mark.parametrize("dims", [[[64, 1001], 5], [[64, "1001"], [1001, 8]], [[[64, 1001]], []]])
+def test_what_a_file_gives_as_no_tensors_sizes_is_passed_over(dims: list[Any]) -> None:
+    sim = products(30)
+    assert "matmul-alignment" in fired(sim)
+    for event in (e for e in sim.events if e["name"] == "aten::mm"):
+        event["args"]["Input Dims"] = dims
+    diagnosed(sim)  # no odd file ends the report
+
+
 @pytest.mark.parametrize(("name", "fires"), [("Scatter", True), ("Scattered", False)])
 def test_data_parallel_is_told_by_its_parts_too(name: str, fires: bool) -> None:
     sim = on_two_devices()
@@ -852,6 +865,14 @@ def test_a_loop_is_told_by_its_body_and_judged_by_its_own_operations() -> None:
         for k in range(30):
             before_layers.host("aten::linear", begin + 4_100 + k * 190, 180)
     assert told(before_layers) == "aten::select, aten::fill_"
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("n_selects", [1, 2, 3])
+def test_each_round_of_a_loop_is_counted_and_no_other(n_selects: int, after: int) -> None:
+    """Also the last one, which runs into whatever follows the loop."""
+    told = said(selecting(n_selects, after, us=80), "loop-indexing")
+    assert "12 times per step the same operations follow" in told
 
 
 @pytest.mark.parametrize(("knows", "trains"), [("facts", True), ("trace", True), ("", False)])
@@ -878,6 +899,11 @@ def test_lines_of_the_loader_are_not_named_for_other_time() -> None:
     beside = finding((sim, averages), "beside-the-model")
     assert beside.line == "a.py:2: model_ema.update(model)"
     assert beside.evidence[0].startswith("6 of the 26 line samples")
+    sim, known = gathering(0.4)  # type: ignore[misc]
+    first, other = known["lines"].lines
+    loads = dataclasses.replace(first, in_data_wait=True)
+    known["lines"] = dataclasses.replace(known["lines"], lines=(loads, other))
+    assert "shuffled-gather" not in fired((sim, known))
 
 
 def test_a_line_without_source_is_named_by_its_place() -> None:
@@ -924,7 +950,42 @@ def test_calls_of_a_driver_alone_are_no_device() -> None:
     sim = cpu_training(6)
     for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
         sim.call("cudaMalloc", mark["ts"] + 10, 300)
+        sim.call("cudaLaunchKernel", mark["ts"] + 400, 5)
     assert "device-allocations" not in fired(sim)
+    assert diagnosed(sim).sentence.startswith("Compute-bound")
+    # in a file there may have been one
+    assert diagnosed((sim, {"is_file": True})).is_one_sided
+
+
+def test_a_device_that_does_nothing_in_these_steps_is_not_said_to_wait_for_launches() -> None:
+    sim = cpu_training(4)
+    sim.device("gemm", -500, 50, sim.call("cudaLaunchKernel", -520, 5))
+    told = diagnosed(sim)
+    assert "the device idles while the host runs or launches operators; none" in told.sentence
+    assert "none of its work is in these steps, so whether the device waited" in told.sentence
+    assert not any(one.has_bound for one in told.findings if one.rule == "launch-bound")
+
+
+@pytest.mark.parametrize(
+    ("call", "is_file", "type_here", "device_type"),
+    [
+        ("cudaStreamSynchronize", True, "xpu", "cuda"),
+        ("zeEventHostSynchronize", True, "cuda", "xpu"),
+        ("cudaStreamSynchronize", False, "xpu", "xpu"),
+        ("cudaStreamSynchronize", False, "cpu", "cuda"),
+    ],
+)
+def test_advice_names_the_type_of_the_device(
+    call: str, is_file: bool, type_here: str, device_type: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = SimpleNamespace(type=type_here, is_cpu=type_here == "cpu")
+    monkeypatch.setattr("perfkit.advice.case.in_use", lambda: here)
+    sim, known = reserved(38)  # type: ignore[misc]
+    sim.call(call, 1_500, 5)
+    for kind in ("no such", "kernel"):  # once more with the device's memory alone
+        sim.events = [e for e in sim.events if e.get("cat") != kind]
+        told = said((sim, known | {"is_file": is_file}), "memory-nearly-full")
+        assert f'torch.autocast("{device_type}"' in told
 
 
 def test_copies_that_block_are_no_syncs_and_pinned_ones_are_not_pageable() -> None:
@@ -1461,6 +1522,13 @@ def test_the_first_steps_fill_the_cache() -> None:
         sim.call("cudaMalloc", 20_000, 3_500)
     assert fired(first) & {"start-up", "device-allocations"} == {"start-up"}
     assert fired(later) & {"start-up", "device-allocations"} == {"device-allocations"}
+
+
+def test_on_a_cpu_a_long_first_call_is_the_codes_own() -> None:
+    sim = first_steps(5_000)
+    assert "start-up" in fired(sim)
+    sim.events = [e for e in sim.events if e.get("cat") not in ("kernel", "cuda_runtime")]
+    assert "start-up" not in fired(sim)
 
 
 def test_a_full_memory_that_is_in_use_is_told_from_one_that_is_kept() -> None:

@@ -24,6 +24,9 @@ def test_the_price_of_a_run_is_its_hours_times_the_price() -> None:
     assert found.price == pytest.approx(5.0)
     assert (found.price_low, found.price_high, found.break_even) == (None, None, None)
     assert str(found).startswith("100,000 steps of 72.0 ms take 120 min and cost 5.00 EUR.")
+    nameless: Any = None
+    found = perfkit.cost(72.0, price_per_hour=2.5, steps=100_000, currency=nameless)
+    assert str(found).startswith("100,000 steps of 72.0 ms take 120 min and cost 5.00.")
 
 
 def test_work_is_paid_after_so_many_runs() -> None:
@@ -45,6 +48,8 @@ def test_what_saves_nothing_is_never_paid() -> None:
     assert found.break_even is not None
     assert found.break_even.runs is None
     assert "costs no less than before" in str(found)
+    with pytest.raises(UsageError, match="give the step before the work, too"):
+        perfkit.cost(72.0, price_per_hour=2.5, steps=1000, work_hours=1)
 
 
 def test_intervals_of_both_steps_reach_the_price_and_the_break_even() -> None:
@@ -96,6 +101,9 @@ def test_a_profile_counts_with_its_steps_without_the_profiler() -> None:
     found = perfkit.cost(replace(plain, cost=cost), price_per_hour=1.0, steps=10)
     assert found.step_ms == 10.0
     assert "without the profiler" in str(found)
+    cost = replace(cost, unprofiled_step_ms=None)
+    found = perfkit.cost(replace(plain, cost=cost), price_per_hour=1.0, steps=10)
+    assert found.how == "median of 3 recorded steps"
 
 
 @pytest.mark.parametrize(("n_steps", "has_interval"), [(1, False), (2, True)])
@@ -198,6 +206,8 @@ def test_a_step_without_a_length_is_refused(step: Any, why: str) -> None:
 def test_other_devices_are_a_mapping() -> None:
     with pytest.raises(UsageError, match="on is a list; give a mapping of devices"):
         perfkit.cost(1.0, price_per_hour=1.0, steps=10, on=["L4"])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="on has the device 4; give the name of a data sheet"):
+        perfkit.cost(1.0, price_per_hour=1.0, steps=10, on={4: 1.0})  # type: ignore[dict-item]
 
 
 def test_a_budget_that_cannot_be_is_refused() -> None:

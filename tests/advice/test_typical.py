@@ -13,6 +13,7 @@ from perfkit.advice import Profile, explain
 from perfkit.advice.typical import _not_counted, typical
 from perfkit.show import document
 from perfkit.trace import breakdown, load
+from perfkit.trace.ask.breakdown import Breakdown
 
 
 def _steps(*updates: float, wait: float = 0) -> Profile:
@@ -58,6 +59,12 @@ def test_even_steps_are_not_called_uneven() -> None:
 def test_steps_are_uneven_from_half_as_long_again() -> None:
     assert "uneven" not in _steps(20, 480, 20).diagnosis.sentence
     assert "uneven" in _steps(20, 560, 20).diagnosis.sentence
+
+
+def test_a_picture_of_no_step_says_so() -> None:
+    said = document(Breakdown((), "marks"))
+    assert said is not None
+    assert said.sentence == "No step was found."
 
 
 def test_waits_in_bursts_are_not_left_out() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,8 @@ from perfkit.advice.evaluation import EvaluationWatch, evaluation_note
 from perfkit.advice.other_device import _here, step_elsewhere
 from perfkit.advice.typical import _of_another_kind
 from perfkit.base.machine.busy import Busy
+from perfkit.base.machine.gpu_state import GpuHeldBack, GpuReading
+from perfkit.base.machine.held_back import HeldBack
 from perfkit.measure.phases import PHASES
 from perfkit.measure.summary import summarize
 from perfkit.trace import breakdown, find_steps, load
@@ -178,6 +181,7 @@ def _steps(*kinds: tuple[int, float]) -> Any:
         ([(1, 1.0)] * 5 + [(3, 1.5)], []),  # not clearly longer
         ([(1, 1.0)] * 4 + [(3, 2.0)] * 2, [4, 5]),  # a third is still the exception
         ([(1, 1.0)] * 3 + [(3, 2.0)] * 2, []),
+        ([(1, 1.0), (1, 1.4)] * 2 + [(3, 2.0)] * 2, [4, 5]),  # longer than the others are
         ([(0, 1.0)] * 5 + [(3, 2.0)], []),  # training reads no loader
         ([(2, 1.0)] * 5 + [(4, 2.0)], [5]),
     ],
@@ -222,6 +226,9 @@ def test_evaluation_is_told_of_the_recorded_steps_alone(
     found = watch.note(covered, _UNLIKE)
     assert found.startswith(said)
     assert bool(found) == bool(said)
+    watch._phases.failure = "what failed"  # type: ignore[misc,assignment]
+    assert watch.failure == "what failed"
+    assert watch.note(covered, _UNLIKE) == ""
 
 
 class Opened:
@@ -632,7 +639,7 @@ def test_a_compute_capability_is_an_nvidia_gpus(gpu: dict[str, Any], major: int)
         assert case.nvidia_major == major
 
 
-@pytest.mark.parametrize("devices", [None, [], {}, [3], "text"])
+@pytest.mark.parametrize("devices", [None, [], {}, [3], "text", {"name": "a card"}, 3])
 def test_a_trace_that_names_no_device_has_no_gpu(devices: object) -> None:
     trace = SimpleNamespace(metadata={"deviceProperties": devices})
     assert Case(trace, None, None).gpu == {}  # type: ignore[arg-type]
@@ -654,7 +661,6 @@ def _sides(**known: Any) -> Any:
         ("host", {"unseen_device": "3 calls gave it work"}, True),
         ("data", {"unseen_device": "3 calls gave it work"}, False),
         ("compute", {}, False),
-        ("compute", {"unseen_device": "3 calls", "on_device": True}, False),
     ],
 )
 def test_one_side_alone_does_not_tell_what_bounds_the_step(
@@ -703,6 +709,7 @@ def test_what_bounds_a_device(bound: _Bound, joins: bool, waiting: float, said: 
     case: Any = _sides(
         on_device=True,
         joins_launches=joins,
+        busy_share=0.3,
         launches_several=True,
         waiting=(waiting, 0.0),
         idle={"queued": 0.0, "kernels": 0.0},
@@ -785,6 +792,37 @@ def test_what_is_said_before_the_verdict(
     outside = [one.formula for one in found.findings if one.rule == "outside-the-steps"]
     assert bool(outside) is ("elsewhere" in known)
     assert all(part in told and "step" not in told for told in outside)
+
+
+def test_what_held_the_machine_back_is_said_before_the_verdict() -> None:
+    hot = dataclasses.replace(CALM, held_back=HeldBack(10.0, hot_s=3.0))
+    case = _made(cpu_training(6))
+    found = diagnose(case, summarize(case.breakdown.wall_ms), "simulated", busy=hot)
+    assert [one[:55] for one in found.first] == [
+        "The processor throttled itself for heat for 30 % of the"
+    ]
+    assert found.sentence.startswith("Your steps: compute-bound")
+    assert not found.is_tentative
+
+
+def test_what_held_a_gpu_back_is_said_with_its_part_of_the_step() -> None:
+    sim = Simulated()
+    for i in range(4):
+        begin = i * 1_000
+        sim.step(i, begin, 1_000)
+        op = sim.host("aten::linear", begin, 990)
+        copy = sim.call("cudaMemcpyAsync", begin + 5, 5, op)
+        sim.device("Memcpy HtoD (Pinned -> Device)", begin + 20, 200, copy, "gpu_memcpy")
+        launch = sim.call("cudaLaunchKernel", begin + 20, 5, op)
+        sim.device("gemm", begin + 600, 380, launch)
+    at_end = GpuReading(0, "a GPU", state=0, link=(3, 16), max_link=(4, 16), n_processes=3)
+    held = dataclasses.replace(CALM, gpus=(GpuHeldBack({"power": 1.0}, at_end),))
+    case = _made(sim)
+    first = diagnose(case, summarize(case.breakdown.wall_ms), "simulated", busy=held).first
+    power, link, others = first
+    assert "it computes for your steps for 38 % of their time" in power
+    assert "copies between host and GPU, 20 % of the step, get 50 % of the bandwidth" in link
+    assert others.startswith("2 other processes had a context on GPU 0")
 
 
 @pytest.mark.parametrize(

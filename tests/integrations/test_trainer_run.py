@@ -290,6 +290,89 @@ def test_a_run_that_nobody_ended_ends_with_the_next(loop: Loop) -> None:
     assert run.summary.n_steps == 0
 
 
+class Observer:
+    """Notes what a run tells about itself."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any]] = []
+
+    def begin(self, run: TrainerRun) -> None:
+        self.seen.append(("begins in epoch", run.epochs))
+
+    def update(self, update: Any) -> None:
+        self.seen.append(("updates", None))
+
+    def end(self, summary: Any) -> None:
+        self.seen.append(("ends", summary.ended))
+
+
+def test_what_shows_a_run_is_told_of_it(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    observer, logged = Observer(), []
+    monkeypatch.setattr("perfkit.integrations.trainer_run.verdict_observer", lambda _: observer)
+    run = TrainerRun(log=logged.append, now=loop.clock)
+    run.begin("first")
+    for _ in range(2):
+        for batch in loop.loader:
+            loop.backward(batch)
+            loop.step()
+            run.step()
+    run.end("finished")
+    run.step()  # of a trainer that goes on: no step of this run
+    assert run.n_steps == run.summary.n_steps == 8
+    n_logged = len(logged)
+    run.begin("second")
+    run.end("raised ValueError")
+    told = [one for one in observer.seen if one[0] != "updates"]
+    assert told == [
+        ("begins in epoch", 1),
+        ("ends", "finished"),
+        ("begins in epoch", 1),  # it waits for its first batch, too
+        ("ends", "raised ValueError"),
+    ]
+    assert ("updates", None) in observer.seen
+    assert len(logged) == n_logged  # of no step nothing is logged
+    assert not run.summary.warnings
+
+
+def test_a_cell_that_ends_ends_the_runs_of_which_nobody_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[Any] = []
+    events = SimpleNamespace(
+        register=lambda name, call: calls.append((name, call)),
+        unregister=lambda name, call: calls.remove((name, call)),
+    )
+    shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(events=events))
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    first, second = TrainerRun(live=False), TrainerRun(live=False)
+    first.begin("first")
+    second.begin("second")
+    first.end("finished")
+    ((name, cell_ends),) = calls
+    assert name == "post_run_cell"
+    cell_ends(None)
+    assert second.summary.ended == "ended early"
+    assert not calls
+
+
+@pytest.mark.parametrize("shows", [False, True])
+def test_the_recorded_steps_are_shown_where_the_run_is(
+    shows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = SimpleNamespace(start=lambda: None, stop=lambda: None, recording="recorded")
+    monkeypatch.setattr("perfkit.trace.record.record.Recorder", lambda **_: recorder)
+    monkeypatch.setattr("perfkit.advice.profile.explain", lambda recording: f"{recording} steps")
+    shown: list[object] = []
+    monkeypatch.setattr("perfkit.integrations.trainer_run._show", shown.append)
+    observer = Observer() if shows else None
+    monkeypatch.setattr("perfkit.integrations.trainer_run.verdict_observer", lambda _: observer)
+    run = TrainerRun(profile=True)
+    run.begin("made")
+    run.end("finished")
+    assert run.profile == "recorded steps"
+    assert shown == ["recorded steps"] * shows
+
+
 def test_a_step_makes_few_calls() -> None:
     """Code that has left the caches costs microseconds a call: each one counts."""
     run = TrainerRun(live=False, log=lambda metrics: None)

@@ -133,7 +133,7 @@ def _repeated(chain: list[tuple[int, tuple[int, ...], int]]) -> list[tuple[int, 
                 last < len(chain)
                 and chain[last][1][: len(chain[last - period][1])] == (chain[last - period][1])
             )
-            n += follows and period == 1
+            n += follows and (last - begin) % period == period - 1
             if n >= _LEAST_REPEATS:
                 found.append((chain[begin][0], chain[last - 1][2], n))
         if found:
