@@ -850,7 +850,7 @@ def test_16_bits_without_instructions_for_them(
     # beside a device these are the times of launches
     cuda = _adamw(dtypes=(dtype,), devices=("cuda",))
     assert "emulated-precision" not in _rules(cpu_training(6), facts=cuda)
-    beside = gpu_training(4, n_kernels=30, every=96)
+    beside = gpu_training(4, n_kernels=30, every=20)
     assert "emulated-precision" not in _rules(beside, facts=_adamw(dtypes=(dtype,)))
 
 

@@ -157,7 +157,7 @@ def _body(case: Case, first: int) -> list[str]:
     names, rows = case.trace.names, case.nesting.rows
     found = [names[case.trace.name_id[rows[first]]]]
     at = int(case.next_op[first])
-    while at >= 0 and names[case.trace.name_id[rows[at]]] != "aten::select" and len(found) < 8:
+    while names[case.trace.name_id[rows[at]]] != "aten::select" and len(found) < 8:
         found.append(names[case.trace.name_id[rows[at]]])
         at = int(case.next_op[at])
     return found
