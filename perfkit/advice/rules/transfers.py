@@ -121,7 +121,9 @@ def sync(case: Case) -> Iterator[Finding]:
         by_op[wait.op or wait.call].append(wait)
     top = max(by_op, key=lambda op: sum(s.cost_us for s in by_op[op]))
     known = next((o for o in reversed(by_op[top][0].ops) if o in _INSTEAD), "")
-    asked = not by_op[top][0].op and _ASKS_TO_WAIT.search(top) is not None and case.operators
+    # without operators any wait is in none
+    has_operators = case.trace.is_a(Category.OP).any()
+    asked = not by_op[top][0].op and _ASKS_TO_WAIT.search(top) is not None and has_operators
     kind = _asked(case, top) if asked else _INSTEAD.get(known, _OTHERWISE)
     if "HtoD" in by_op[top][0].copy:
         kind = _SENT
@@ -162,7 +164,7 @@ def sync(case: Case) -> Iterator[Finding]:
 def pageable_copy(case: Case) -> Iterator[Finding]:
     """Transfers from pageable memory block the host and hold up the device."""
     pageable = [s for s in case.syncs if s.is_transfer and "Pageable" in s.copy]
-    if not case.on_device or not pageable:
+    if not pageable:
         return
     lost = case.lost_to("copy")
     trace = case.trace
