@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from perfkit.advice.typical import Typical, typical
@@ -460,6 +461,15 @@ class Case:
         same = self.trace.thread[self.nesting.rows[here]] == self.trace.thread[row]
         launched: Int64 = self.launched[here[same]]
         return launched
+
+    def dims(self, position: int) -> list[Any]:
+        """The sizes of what an op was given, a list an argument; empty where none were recorded.
+
+        An argument that is no tensor, and a tensor without dimensions, have an empty list.
+        """
+        index = int(self.trace.dims_id[self.nesting.rows[position]])
+        dims = msgspec.json.decode(self.trace.input_dims[index]) if index >= 0 else []
+        return dims if isinstance(dims, list) else []
 
     @cached_property
     def _launches(self) -> tuple[Int64, Int64]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+from pathlib import Path
 
 
 @functools.cache
@@ -30,3 +32,21 @@ def resident_bytes() -> int:
 
         return int(psutil.Process().memory_info().rss)
     return pages * _page_bytes()
+
+
+def peak_resident_bytes() -> int | None:
+    """The largest resident set of this process so far, in bytes; None where no system call says it.
+
+    On Linux from the start, or since somebody wrote 5 to ``/proc/self/clear_refs``. About 50 µs.
+    """
+    if sys.platform == "linux":
+        try:
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    return int(line.split()[1]) * 1024
+        except (OSError, IndexError, ValueError):
+            pass
+    import psutil
+
+    # only Windows reports it
+    return int(getattr(psutil.Process().memory_info(), "peak_wset", 0)) or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,9 @@ from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
 from perfkit.trace.record.facts import Facts, OptimizerFacts
 from perfkit.trace.record.lines import NO_LINES
 
+NOT_SHOWN = (
+    "; whether the copy that follows is one of that tensor is not recorded, so look at the line"
+)
 V100 = {"name": "Tesla V100", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}
 A100 = {"name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "warpSize": 32}
 SGD = Facts((OptimizerFacts("SGD", 4, ("float32",), ("cuda",)),))
@@ -445,23 +449,42 @@ def test_a_loop_in_which_another_process_took_the_core_is_still_one() -> None:
     assert finding.evidence[0].startswith("30 times per step")
 
 
-def _made(move_kind: str, *, made_on_device: bool = False) -> Simulated:
+def _made(
+    move_kind: str,
+    *,
+    made_on_device: bool = False,
+    filled: Sequence[int] = (),
+    copied: Sequence[int] = (),
+) -> Simulated:
     sim = gpu_training(4, n_kernels=5, python=600)
     for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
         at = event["ts"] + 5
-        op = sim.host("aten::randn", at, 200)
+        op = sim.host("aten::randn", at, 200, **{"Input Dims": [[], []]})
+        sim.host("aten::normal_", at + 20, 25, **{"Input Dims": [list(filled), [], []]})
         if made_on_device:
             sim.device("normal", at + 60, 3, sim.call("cudaLaunchKernel", at + 50, 5, op))
-        sim.host("aten::to", at + 210, 300)
+        sim.host("aten::to", at + 210, 300, **{"Input Dims": [list(copied), []]})
         sim.copy(move_kind, at + 220, 250, at + 400, 40)
     return sim
 
 
 def test_a_tensor_made_on_the_host() -> None:
     finding = _finding(_made("HtoD (Pageable -> Device)"), "made-on-host")
-    assert finding.evidence[0] == "1 time per step, first with torch.randn"
+    assert finding.evidence[0] == "1 time per step, first with torch.randn" + NOT_SHOWN
     assert "made-on-host" not in _rules(_made("HtoD (Pageable -> Device)", made_on_device=True))
     assert "made-on-host" not in _rules(_made("DtoH (Device -> Pageable)"))
+
+
+def test_what_is_copied_is_what_was_made_as_far_as_sizes_show() -> None:
+    def made(filled: Sequence[int], copied: Sequence[int]) -> Simulated:
+        return _made("HtoD (Pageable -> Device)", filled=filled, copied=copied)
+
+    # a batch that is moved after something was made and kept on the host
+    assert "made-on-host" not in _rules(made([64], [32, 3, 8, 8]))
+    assert NOT_SHOWN not in _finding(made([64], [64]), "made-on-host").evidence[0]
+    assert NOT_SHOWN not in _finding(made([64], [8, 8]), "made-on-host").evidence[0]  # a view of it
+    assert NOT_SHOWN in _finding(made([64], []), "made-on-host").evidence[0]
+    assert NOT_SHOWN in _finding(made([], [64]), "made-on-host").evidence[0]
 
 
 # --- compiling ----------------------------------------------------------------------------

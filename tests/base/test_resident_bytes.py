@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 import pytest
 
-from perfkit.base.resident import resident_bytes
+from perfkit.base.resident import peak_resident_bytes, resident_bytes
 
 
 def test_it_is_what_the_system_says() -> None:
@@ -27,3 +27,14 @@ def test_without_proc_another_reader_is_asked(monkeypatch: pytest.MonkeyPatch) -
         patch.setattr(os, "open", refused)
         found = resident_bytes()
     assert abs(found - known) < 2**25
+
+
+def test_the_peak_stays_when_memory_is_given_back() -> None:
+    held = b"x" * 2**26
+    with_it = resident_bytes()
+    del held
+    peak = peak_resident_bytes()
+    if peak is None:
+        pytest.skip("this kernel does not report VmHWM")
+    assert peak > with_it - 2**24  # the kernel adds up pages per thread, so a few are missing
+    assert resident_bytes() < with_it - 2**25

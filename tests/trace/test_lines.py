@@ -76,13 +76,16 @@ def test_the_deadline_is_called_once() -> None:
 
 
 def test_growing_memory_is_a_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = iter([100, 150, 150, 10_000] + [10_000] * 50)
+    sizes = iter([100, 150, 5_000, 5_999] + [6_001] * 50)
     monkeypatch.setattr("perfkit.trace.record.lines.resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr("perfkit.trace.record.lines.peak_resident_bytes", lambda: 5_000)
     called = threading.Event()
     sampler = Sampler(threading.get_ident(), on_deadline=called.set, memory_limit_bytes=1_000)
     sampler.start()
+    sampler.allow_memory()
     sampler.set_deadline(time.monotonic() + 60)
     assert called.wait(5)
+    assert len(list(sizes)) == 49  # at the first that is above
     sampler.close()
 
 

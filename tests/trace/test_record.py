@@ -530,9 +530,9 @@ def test_a_region_without_optimizer_is_recorded_for_a_bounded_time() -> None:
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("warmup", [0, 1])
+@pytest.mark.parametrize(("warmup", "n_times"), [(0, 1), (1, 2), (20, 1)])
 def test_events_that_take_too_much_memory_end_the_recording(
-    warmup: int, monkeypatch: pytest.MonkeyPatch
+    warmup: int, n_times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step of millions of operators ends it at once; no later step is recorded either."""
     step = _trainer()
@@ -540,20 +540,56 @@ def test_events_that_take_too_much_memory_end_the_recording(
     recorder = Recorder(warmup=warmup, max_seconds=600)
     with recorder:
         end = time.monotonic() + 20.0
-        while not recorder._is_full or recorder._state in ("provisional", "active"):
-            torch.ones(200, 200).sum()
-            assert time.monotonic() < end
-        for _ in range(8):
+        for n in range(n_times):
+            while not recorder._is_full or recorder._state in ("provisional", "active"):
+                torch.ones(200, 200).sum()
+                assert time.monotonic() < end
+            if n < n_times - 1:
+                step()  # what was before may have been its first tensors
+        for _ in range(8 - n_times + 1):
             step()
-        assert recorder._state in ("paused", "done")
+        assert recorder._state == ("paused" if warmup == 20 else "done")
     recording = recorder.recording
     assert recording.n_steps_profiled == 0
     assert recording.n_steps_seen == 8
     (told,) = [w for w in recording.warnings if "events" in w]
     assert "after 0 whole steps" in told
-    assert "1,000,000 events" in told
+    assert "1,000,000 of them" in told
     assert "-n 1" not in told  # fewer steps than none
+    assert ("run the code once before" in told) == (warmup == 20)
     assert not any("warm-up" in w for w in recording.warnings)
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 2])
+def test_the_tensors_of_a_step_are_no_events(warmup: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model with 1 GiB of them: "0 whole steps: the events took more than 977 MiB"."""
+    monkeypatch.setattr("perfkit.trace.record.record._MEMORY_BYTES", 2**24)
+    monkeypatch.setattr("perfkit.trace.record.lines._LOOK_EVERY_S", 0.001)
+    train = _trainer()
+
+    def step() -> None:
+        kept = torch.ones(2**23)  # 32 MiB
+        time.sleep(0.02)
+        del kept
+        train()
+
+    step()
+    recorder = Recorder(steps=2, warmup=warmup)
+    with recorder:
+        for _ in range(5):
+            step()
+    assert recorder.recording.n_steps_profiled == 2
+    assert not any("events" in w for w in recorder.recording.warnings)
+
+
+def test_events_are_what_is_more_at_the_end_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was larger once would take as many events as fit below its peak."""
+    sizes = iter([1_000, 1_000, 1_000 + 2**20, 1_001 + 2**20, 0])
+    monkeypatch.setattr("perfkit.trace.record.record._MEMORY_BYTES", 2**20)
+    monkeypatch.setattr("perfkit.trace.record.lines.heap_bytes", lambda: next(sizes))
+    recording = _record(9, steps=6, warmup=1)
+    assert recording.n_steps_profiled == 4
+    assert any("after 4 whole steps" in w for w in recording.warnings)
 
 
 @pytest.mark.parametrize(("steps", "n_in_all", "n_notes"), [(1, 4, 0), (2, 2, 1)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
+from math import prod
 
 import numpy as np
 
@@ -31,6 +32,10 @@ _MAKES = frozenset(
         "aten::randn_like", "aten::randint", "aten::randperm", "aten::tril", "aten::triu",
     }
 )  # fmt: skip
+
+_NOT_SHOWN = (
+    "; whether the copy that follows is one of that tensor is not recorded, so look at the line"
+)
 
 
 @rule
@@ -163,6 +168,20 @@ def _body(case: Case, first: int) -> list[str]:
     return found
 
 
+def _n_elements(case: Case, first: int, last: int) -> set[int]:
+    """How many elements the tensors have that these ops are given; empty where not recorded."""
+    thread = case.trace.thread[case.nesting.rows]
+    here = (at for at in range(first, last) if thread[at] == thread[first])
+    return {prod(sizes) for at in here for sizes in case.dims(at) if _has_elements(sizes)}
+
+
+def _has_elements(sizes: object) -> bool:
+    # an argument that is no tensor has an empty list, as has a tensor without dimensions
+    if not isinstance(sizes, list) or not sizes:
+        return False
+    return all(isinstance(n, int) and n > 0 for n in sizes)
+
+
 @rule
 def made_on_the_host(case: Case) -> Iterator[Finding]:
     """A tensor is filled on the host and then copied: ``torch.zeros(n).to(device)``."""
@@ -178,11 +197,18 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
     made, moved = made[is_move], moved[is_move]
     to_device = trace.name_table(lambda n: "HtoD" in n)
     pairs = []
+    same = True  # as far as recorded sizes show, each copy is one of the tensor made before it
     for a, b in zip(made.tolist(), moved.tolist(), strict=True):
         copies = case.launched_within(b)
         made_here = len(case.launched_within(a)) == 0
-        if made_here and to_device[trace.name_id[copies]].any():
-            pairs.append((a, b))
+        if not made_here or not to_device[trace.name_id[copies]].any():
+            continue
+        filled, copied = _n_elements(case, a, b), _n_elements(case, b, b + 1)
+        if not filled or not copied:
+            same = False
+        elif not filled & copied:
+            continue
+        pairs.append((a, b))
     if not pairs:
         return
     starts = np.array([trace.start_ns[rows[a]] for a, _ in pairs])
@@ -195,7 +221,8 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
         cures=("host", "launch", "sync", "copy"),
         title="Tensors are filled on the host and then copied to the device",
         evidence=(
-            f"{plural(len(pairs) / case.n_steps, 'time')} per step, first with torch.{name}",
+            f"{plural(len(pairs) / case.n_steps, 'time')} per step, first with torch.{name}"
+            + ("" if same else _NOT_SHOWN),
             f"meanwhile the device is idle for {fmt_share(lost)} of each step",
         ),
         what_to_do=(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from perfkit.advice.case import Case
@@ -20,16 +19,6 @@ _HALVES = ("c10::Half", "c10::BFloat16")
 # NVIDIA's deep-learning performance guide: unless dimensions are multiples of 8 (16 bytes), 16-bit
 # matrix products reach between a quarter and nearly all of the aligned speed.
 _ALIGNED_SPEEDUP = 4
-
-
-def _dims(case: Case, position: int) -> list[Any]:
-    index = int(case.trace.dims_id[case.nesting.rows[position]])
-    return _parsed(case.trace.input_dims[index]) if index >= 0 else []
-
-
-def _parsed(text: str) -> list[Any]:
-    dims = msgspec.json.decode(text)
-    return dims if isinstance(dims, list) else []
 
 
 def _sizes(dims: list[Any], index: int) -> list[int]:
@@ -53,8 +42,8 @@ def conv_bias(case: Case) -> Iterator[Finding]:
     chosen = counts & case.is_named("aten::batch_norm")[after]
     found = []
     for at, count in zip(convolutions[chosen].tolist(), between[chosen].tolist(), strict=True):
-        dims = _dims(case, at)
-        if _sizes(dims, 2) and not _sizes(_dims(case, count), 0):
+        dims = case.dims(at)
+        if _sizes(dims, 2) and not _sizes(case.dims(count), 0):
             found.append((at, dims))
     if not found:
         return
@@ -122,12 +111,12 @@ def alignment(case: Case) -> Iterator[Finding]:
         named = case.is_named(name) & np.isin(trace.types_id[rows], half)
         at = np.flatnonzero(named & (trace.dims_id[rows] >= 0))
         # There are many products but few shapes: examine each shape once.
-        ids, which, counts = np.unique(
-            trace.dims_id[rows[at]], return_inverse=True, return_counts=True
+        _, first, which, counts = np.unique(
+            trace.dims_id[rows[at]], return_index=True, return_inverse=True, return_counts=True
         )
-        is_odd = np.zeros(len(ids), dtype=np.bool_)
-        for i, index in enumerate(ids.tolist()):
-            dims = _parsed(trace.input_dims[index])
+        is_odd = np.zeros(len(first), dtype=np.bool_)
+        for i, position in enumerate(at[first].tolist()):
+            dims = case.dims(position)
             sizes = [_sizes(dims, n)[-2:] for n in inputs]
             if any(n == 1 for pair in sizes for n in pair):
                 continue  # with a vector: the memory's rate decides, and no padding helps

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import sys
-from pathlib import Path
 from typing import Protocol
 
 import psutil
 
 from perfkit.base.device import Device
-from perfkit.base.resident import resident_bytes
+from perfkit.base.resident import peak_resident_bytes, resident_bytes
 
 if sys.platform != "win32":
     import resource
@@ -42,7 +41,6 @@ class ResidentMemory:
     peak_kind = "peak resident set of the training process"
 
     def __init__(self) -> None:
-        self._process = psutil.Process()
         self._highest = 0
 
     def now(self) -> int:
@@ -51,13 +49,8 @@ class ResidentMemory:
         return size
 
     def peak(self) -> int:
-        if sys.platform == "linux":
-            for line in Path("/proc/self/status").read_text().splitlines():
-                if line.startswith("VmHWM:"):
-                    return int(line.split()[1]) * 1024
-        info = self._process.memory_info()
-        # Windows reports the peak; elsewhere use the highest reading
-        return max(int(getattr(info, "peak_wset", 0)), self._highest, int(info.rss))
+        self.now()
+        return peak_resident_bytes() or self._highest
 
 
 class AllocatorMemory:

@@ -31,8 +31,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CodeType, FrameType
 
+from perfkit.base.heap import heap_bytes
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.resident import resident_bytes
+from perfkit.base.resident import peak_resident_bytes, resident_bytes
 from perfkit.base.stack import Level, levels_of, stack_of
 from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, package_path, where
@@ -211,7 +212,7 @@ class Sampler:
         samples_per_s: rate while steps are recorded; else it is ``BACKGROUND_PER_S``.
         on_deadline: called in the sampler's thread when the deadline has passed or the memory
             limit is reached, once for each deadline.
-        memory_limit_bytes: how much this process may grow after :meth:`set_deadline`.
+        memory_limit_bytes: how much this process may grow, see :meth:`allow_memory`.
     """
 
     def __init__(
@@ -231,6 +232,8 @@ class Sampler:
         self._on_deadline = on_deadline
         self._memory_limit_bytes = memory_limit_bytes
         self._memory_ceiling_bytes: int | None = None
+        self._highest_bytes = 0  # of the looks so far
+        self._step_end_bytes: int | None = None
         self._samples: list[Sample] = []
         self._background: list[Sample] = []
         self._since_s = 0.0  # samples taken before are forgotten
@@ -258,10 +261,37 @@ class Sampler:
 
     def set_deadline(self, monotonic_s: float | None) -> None:
         """Call ``on_deadline`` at this time of ``time.monotonic``; None calls it off."""
-        limit = self._memory_limit_bytes
-        self._memory_ceiling_bytes = None if limit is None else resident_bytes() + limit
         self._deadline_s = monotonic_s
         self._wake.set()
+
+    def allow_memory(self) -> None:
+        """From now on this process may grow by ``memory_limit_bytes`` until the deadline comes.
+
+        Events are not all that grows: the tensors of a step come and go. So what counts is what is
+        above the most that the process has had before, and what :meth:`steps_grew` sees.
+        """
+        self.memory_was_full = False
+        self._step_end_bytes = None
+        if self._memory_limit_bytes is not None:
+            known = max(resident_bytes(), peak_resident_bytes() or self._highest_bytes)
+            self._memory_ceiling_bytes = known + self._memory_limit_bytes
+
+    def steps_grew(self) -> bool:
+        """At the end of a step: whether the process has grown by the limit since the first one.
+
+        By then the tensors of the step are freed, and a process that was larger once may take more
+        events than it should.
+        """
+        if self._memory_limit_bytes is None:
+            return False
+        now = heap_bytes()
+        if now is None:
+            now = resident_bytes()
+        if self._step_end_bytes is None:
+            self._step_end_bytes = now
+        grew = now - self._step_end_bytes > self._memory_limit_bytes
+        self.memory_was_full |= grew
+        return grew
 
     def resume(self, *, forget: bool) -> None:
         """Take samples at the full rate from now on; ``forget`` drops those so far."""
@@ -341,7 +371,9 @@ class Sampler:
     def _memory_is_full(self) -> bool:
         if self._memory_ceiling_bytes is None:
             return False
-        return resident_bytes() > self._memory_ceiling_bytes
+        now = resident_bytes()
+        self._highest_bytes = max(self._highest_bytes, now)
+        return now > self._memory_ceiling_bytes
 
     def _sample(self) -> None:
         stack = stack_of(self._thread_id)

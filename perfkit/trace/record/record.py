@@ -450,6 +450,7 @@ class Recorder:
             self._activate()
         elif not self._late:  # else the profiler starts with the first step after the warm-up
             self._sampler.resume(forget=True)
+            self._sampler.allow_memory()
             self._sampler.set_deadline(time.monotonic() + self._max_seconds)
             self._open_mark(REGION_MARK)
 
@@ -717,7 +718,8 @@ class Recorder:
         if self._state == "active":
             self._n_profiled += 1
             self._profiled_ms.append(interval_ms)
-            if self._n_profiled >= self.steps or self._time_is_up:
+            grew = self._sampler is not None and self._sampler.steps_grew()
+            if self._n_profiled >= self.steps or self._time_is_up or grew:
                 self._was_too_long = self._n_profiled < self.steps
                 self._stop_profiler()
             else:
@@ -727,7 +729,7 @@ class Recorder:
                 self._skip_interval = False
             elif not self._gave_way and len(self._unprofiled_ms) < _MOST_UNPROFILED:
                 self._unprofiled_ms.append(interval_ms)
-        elif self._n_steps >= self.warmup and not self._is_full:
+        elif self._n_steps >= self.warmup:
             self._activate()
         if self._on_step is not None:
             self._on_step(began_s, now_s)
@@ -748,6 +750,7 @@ class Recorder:
         self._open_mark(f"{_STEP_MARK}0")
         assert self._sampler is not None
         self._sampler.resume(forget=True)
+        self._sampler.allow_memory()
         self._sampler.set_deadline(time.monotonic() + self._max_seconds)
         assert self._gc is not None
         self._gc.forget()
@@ -839,13 +842,17 @@ class Recorder:
     def _deadline_passed(self) -> None:
         """In the sampler's thread. Only the thread that started the profiler may pause it."""
         if self._in_main_thread:
-            call_in_main_thread(self._instrument.hook(self._enough))
+            # by then a step may have ended, from which on there is more time and memory
+            call_in_main_thread(self._instrument.hook(partial(self._enough, self._state)))
         else:
             self._time_is_up = True  # seen at the next step's end
 
-    def _enough(self) -> None:
+    def _enough(self, state: str = "") -> None:
+        """Time or memory to record in are over; nothing, where it was in a state that has ended."""
         if self._passes is not None and self._passes.inside:
-            self._passes.after(self._enough)
+            self._passes.after(partial(self._enough, state))
+            return
+        if state and self._state != state:
             return
         if self._working:
             self._time_is_up = True
@@ -874,7 +881,7 @@ class Recorder:
 
     @property
     def _is_full(self) -> bool:
-        """Whether the events take all the memory that they may: nothing more is recorded."""
+        """Whether the process has grown by all that the events may take, and recording ended."""
         return self._sampler is not None and self._sampler.memory_was_full
 
     def _pause(self) -> None:
@@ -1048,15 +1055,10 @@ class Recorder:
             )
         elif self._is_full and self._n_profiled < self.steps:
             doubts.append(
-                f"recording ended early, after {plural(self._n_profiled, 'whole step')}: the "
-                f"events took more than {fmt_bytes(_MEMORY_BYTES)} (about "
-                f"{fmt_count(_MOST_EVENTS)} events); your code ran on unrecorded; "
-                + (
-                    "record fewer steps (-n 1), or a shorter piece of the code"
-                    if self._n_profiled
-                    else "no whole step of it fits: make one shorter for the recording (a shorter "
-                    "sequence, fewer iterations)"
-                )
+                f"recording ended early, after {plural(self._n_profiled, 'whole step')}: "
+                f"meanwhile this process grew by more than {fmt_bytes(_MEMORY_BYTES)}, the most "
+                f"that perfkit lets the events take (about {fmt_count(_MOST_EVENTS)} of them); "
+                f"your code ran on unrecorded; {self._what_fits()}"
             )
         elif self._n_steps and self._n_profiled < self.steps:
             doubts.append(self._why_so_few())
@@ -1080,6 +1082,20 @@ class Recorder:
         elif odd := self._is_odd_window():
             doubts.append(odd)
         return doubts
+
+    def _what_fits(self) -> str:
+        if self._n_profiled:
+            return "record fewer steps (-n 1), or a shorter piece of the code"
+        if self._n_steps < self.warmup:
+            # nothing has shown yet how much the code needs for itself
+            return (
+                "if it was your tensors that grew, run the code once before you profile it; if it "
+                "was the events, profile a shorter piece"
+            )
+        return (
+            "no whole step of it fits: make one shorter for the recording (a shorter sequence, "
+            "fewer iterations)"
+        )
 
     def _why_so_few(self) -> str:
         """That fewer steps were recorded than were asked for, and what ended the recording."""
