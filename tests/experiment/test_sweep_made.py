@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +72,11 @@ WIDE = [1.2, 0.9, 1.3, 0.8, 1.25, 1.1]  # over FAST: above it, and not surely
             [SLOW, FAST, []],
             "The fastest of 3 points is point 1: 1.00 ms per step; each other one that ran is "
             "distinguishably slower. 1 of 3 could not be measured.",
+        ),
+        (
+            [FAST, FAST],
+            "The fastest of 2 points is point 0: 1.00 ms per step; not distinguishably slower: "
+            "point 1.",
         ),
         (
             [FAST, []],
@@ -287,3 +293,15 @@ def test_the_table_and_the_warnings_of_what_did_not_run() -> None:
     assert found.best is not None
     assert found.best.values == {"point": 0}, "a point that failed is not the best"
     assert going._alive() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("devices", "told"),
+    [(("cpu", "cpu"), "cpu"), (("a GPU", "cpu"), "a GPU"), (("cpu", "a GPU"), "a GPU")],
+)
+def test_a_sweep_was_measured_where_its_runs_were(devices: Sequence[str], told: str) -> None:
+    """Whatever the kind of GPU: a sweep on one that is not CUDA's named the CPU."""
+    going = sweeping([[1.0], [2.0]])
+    for runs, device in zip(going._runs, devices, strict=True):
+        runs[0] = replace(runs[0], provenance=replace(WHERE, device=device))
+    assert going.result("clear").provenance.device == told

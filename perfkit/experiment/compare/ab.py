@@ -40,7 +40,7 @@ from perfkit.experiment.compare._identity import identity
 from perfkit.experiment.compare.same import SameResult, same_result
 from perfkit.experiment.compare.store import Store
 from perfkit.experiment.process._process import prepared_process
-from perfkit.experiment.process.result import RunResult, is_other_work
+from perfkit.experiment.process.result import RunResult, device_of, is_other_work
 from perfkit.experiment.process.session import HIGHEST_SEED, count, positive
 from perfkit.experiment.settings import Setting, Settings, check_values
 from perfkit.experiment.settings._declared import declared, words
@@ -217,7 +217,6 @@ def ab(
     warnings = [*measuring.warnings, *blocks.warnings, *doubts(*times, found, busy=busy)]
     same, untold = _same(measuring.runs)
     warnings += untold
-    on_gpu = any("CUDA" in run.peak_kind for run in measuring.runs)
     return ABResult(
         names=called,
         a=values[0],
@@ -238,7 +237,7 @@ def ab(
         provenance=stamp(
             command=f"perfkit.ab(…, {called[0]} | {called[1]})",
             seed=seed,
-            device=None if on_gpu else "cpu",
+            device=device_of(measuring.runs),
         ),
     )
 

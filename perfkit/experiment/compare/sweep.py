@@ -41,7 +41,7 @@ from perfkit.experiment.compare._identity import identity
 from perfkit.experiment.compare.knee import Knee, knee_of
 from perfkit.experiment.compare.store import Store
 from perfkit.experiment.process._process import prepared_process
-from perfkit.experiment.process.result import RunResult, is_other_work
+from perfkit.experiment.process.result import RunResult, device_of, is_other_work
 from perfkit.experiment.process.session import HIGHEST_SEED, Session, count, positive
 from perfkit.experiment.settings import Setting, Settings
 from perfkit.experiment.settings._declared import words
@@ -598,7 +598,6 @@ class _Sweeping:
         if missed:
             warnings.append(f"{plural(len(missed), 'point')} not reached: raise budget_s")
         runs = [run for runs in self._runs for run in runs.values()]
-        on_gpu = any("CUDA" in run.peak_kind for run in runs)
         return Sweep(
             grid=self._grid_values,
             points=self._points(),
@@ -612,7 +611,7 @@ class _Sweeping:
             provenance=stamp(
                 command=f"perfkit.sweep(…, {', '.join(self._grid.names)})",
                 seed=self._seed,
-                device=None if on_gpu else "cpu",
+                device=device_of(runs),
             ),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -263,6 +263,12 @@ class Ratio(NamedTuple):
 def is_other_work(*samples_per_step: float) -> bool:
     """Whether the largest of these is a fifth above the smallest: then times are per sample."""
     return max(samples_per_step) > _OTHER_WORK * min(samples_per_step)
+
+
+def device_of(runs: Iterable[RunResult]) -> str:
+    """The GPU that runs were made on, by its name, or ``"cpu"``."""
+    places = (run.provenance.device for run in runs)
+    return next((place for place in places if place != "cpu"), "cpu")
 
 
 def ratio(first: RunResult, other: RunResult, *, seed: int = 0) -> Ratio:
