@@ -561,8 +561,6 @@ def _spread(a: _Array, b: _Array) -> float:
     """Spread of the blocks' own ratios: what remains after slow changes have cancelled."""
     means = a.mean(axis=1), b.mean(axis=1)
     usable = (means[0] > 0) & (means[1] > 0)
-    ratios = means[0][usable] / means[1][usable]
-    if not len(ratios):
-        return 0.0
+    ratios = means[0][usable] / means[1][usable]  # some: else there would be no interval
     lower, middle, upper = np.quantile(ratios, [0.25, 0.5, 0.75])
     return float((upper - lower) / middle)

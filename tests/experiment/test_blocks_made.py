@@ -11,7 +11,8 @@ import pytest
 
 from perfkit.base.errors import MeasurementError, WorkloadKilledError
 from perfkit.experiment.compare._arm import Arm, Limits
-from perfkit.experiment.compare._blocks import Blocks, _Cut
+from perfkit.experiment.compare._blocks import Block, Blocks, _Cut
+from perfkit.experiment.compare.ab import _Measuring
 from perfkit.experiment.process.events import Event, Points, StateChanged
 from perfkit.experiment.process.result import RunResult
 
@@ -106,6 +107,10 @@ class _Session:
         self.hears = on_event
         self.makes: Iterator[list[float]] = iter(())
 
+    def start(self, **_: Any) -> None:
+        self.park()
+        self.resume()
+
     def resume(self) -> None:
         self.hears(StateChanged(1, "running"))
 
@@ -134,3 +139,53 @@ def test_a_letter_has_three_steps_and_of_five_leaves_the_first_out(
     session.makes = iter(makes)
     assert arm.letter(0.0).tolist() == counted
     assert next(session.makes, None) is None
+
+
+def test_an_arm_works_until_a_step_beyond_its_warm_up_has_shown_how_long_steps_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perfkit.experiment.compare._arm.Session", _Session)
+    monkeypatch.setattr("perfkit.experiment.compare._arm._WARM_UP_LOOK_S", 0.0)
+    arm = Arm(_workload, (), {}, Limits(warmup=3))
+    session: Any = arm._session
+    session.makes = iter([[20.0], [9.0, 8.0], [4.0]])
+    arm.begin()
+    assert next(session.makes, None) is None
+    assert arm.step_s == 0.004
+
+
+class _Source:
+    """Makes blocks that take 10 s each, by its own clock; every other one may be twice as slow."""
+
+    def __init__(self, *, is_steady: bool) -> None:
+        self.is_steady, self.n = is_steady, 0
+
+    def monotonic(self) -> float:
+        return 10.0 * self.n
+
+    def next(self) -> tuple[Block, tuple[RunResult, ...]]:
+        self.n += 1
+        return Block(1.0 if self.is_steady else 1.0 + self.n % 2, 1.0, "ABBA"), ()
+
+    def end(self) -> tuple[RunResult, ...]:
+        return ()
+
+
+@pytest.mark.parametrize(
+    ("is_steady", "max_blocks", "budget_s", "stopped", "n_blocks"),
+    [
+        (True, 200, 1e4, "interval tight", 6),
+        (False, 7, 1e4, "most blocks", 7),
+        (False, 200, 70.0, "time budget", 7),
+        (False, 200, 69.0, "time budget", 6),  # the seventh would overrun it
+    ],
+)
+def test_when_blocks_end(
+    monkeypatch: pytest.MonkeyPatch, is_steady: bool, max_blocks: int, budget_s: float,
+    stopped: str, n_blocks: int,
+) -> None:  # fmt: skip
+    source: Any = _Source(is_steady=is_steady)
+    monkeypatch.setattr("perfkit.experiment.compare.ab.time", source)
+    found = _Measuring(source, budget_s, None).until_clear(6, max_blocks, lambda _: None)
+    assert (found[0], source.n) == (stopped, n_blocks)
+    assert found[1].n_blocks == n_blocks

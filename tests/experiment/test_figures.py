@@ -333,6 +333,9 @@ def test_a_difference_of_single_runs_may_be_the_workloads_own():
     assert not any("ran once" in w for w in found.warnings)
     assert same_result(a, a).same is True
     assert not any("agrees with itself for" in w for w in same_result([a, a], [b, b]).warnings)
+    near = losing(1.001, 0.901, 0.801)
+    for precision, same in ((None, False), ("fp32", False), ("bf16", True)):
+        assert same_result([a, a], [near, near], precision=precision).same is same
     for arms in ((replace(a, samples_per_s=None), a), (a, replace(a, samples_per_s=None))):
         assert same_result(*arms).same is True
 

@@ -134,7 +134,9 @@ def test_a_last_line_that_lacks_only_its_end_is_whole(tmp_path):
     with Store(path, ME) as store:
         assert store.notes == []
         store.append(run(2), {})
+    Store(path, ME).close()
     assert [line.run.run_id for line in read(path)[0]] == [1, 2]
+    assert path.read_bytes().count(b"\n") == 2, "a line for each run, and no other"
 
 
 @pytest.mark.parametrize(
@@ -319,6 +321,11 @@ def make(code, **names):
     return namespace["train"]
 
 
+class Size:
+    def __init__(self, n):
+        self.n = n
+
+
 ONE = "def train(s):\n    yield helper(s)\n\ndef helper(s):\n    return s + {}\n"
 
 
@@ -332,6 +339,8 @@ def test_the_digest_follows_code_and_values_however_deep():
     assert digest(make(reads, SIZE=1)) == digest(make(reads, SIZE=1))
     assert digest(make(reads, SIZE=1)) != digest(make(reads, SIZE=2)), "a global"
     assert digest(make(reads, SIZE={1, 2, 3})) == digest(make(reads, SIZE={3, 2, 1}))
+    assert digest(make(reads, SIZE=Size(1))) == digest(make(reads, SIZE=Size(1)))
+    assert digest(make(reads, SIZE=Size(1))) != digest(make(reads, SIZE=Size(2))), "its attribute"
     train = make(reads, SIZE=1)
     assert digest(functools.partial(train, s=1)) != digest(functools.partial(train, s=2))
 

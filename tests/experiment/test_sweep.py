@@ -191,6 +191,7 @@ def test_progress_tells_where_it_is_and_how_long_it_takes():
     sweep(sleeping, {"ms": [1, 2]}, rounds=2, seconds=0.1, say=said.append)
     assert len(said) == 4
     assert said[0].startswith("round 1, run 1 of 2: ms ")
+    assert said[2].startswith("round 2, run 1 of 2: ms ")
     assert said[3].startswith("round 2, run 2 of 2: ms ")
     assert all("left" in line or "nearly done" in line for line in said[1:])
 
@@ -233,6 +234,12 @@ SELF = ratio(1.0, 1.0, 1.0)
         ([(0, ratio(3, 0.0, math.inf)), (2, SELF)], 2, 2, False, "worse: too few rounds were run"),
         ([(0, ratio(3, 2.8, 3.2)), (2, ratio(1.5, 1.4, 1.6)), (4, SELF)], 4, 4, True, "No knee"),
         ([(0, SELF), (2, ratio(1.2, 1.1, 1.3))], 0, 0, True, "also the fastest"),
+        # shown to be slower, though by less than two margins
+        ([(0, ratio(1.08, 1.06, 1.1)), (2, SELF)], 2, 2, True, "No knee"),
+        # just at the margin is not beyond it
+        ([(0, ratio(1.1, 1.05, 1.2)), (2, SELF)], 2, 0, False, "is 0: it takes 1.10×"),
+        ([(0, ratio(1.02, 1.0, 1.05)), (2, SELF)], 2, 0, True, "is 0: it takes 1.02×"),
+        ([(0, ratio(3, 1.05, 9)), (2, SELF)], 2, 2, False, "that 0 would be worse"),
     ],
 )
 def test_the_knee_is_the_smallest_value_not_shown_to_be_slower(values, best, knee, sure, words):
@@ -311,14 +318,18 @@ def test_the_largest_batch_is_found_by_running_it():
 def test_a_simulated_limit_counts_like_memory_itself():
     @by_value
     def workload(s):
-        held = bytearray(s.batch_size << 20)
+        held = bytearray(s.size << 20)
         while True:
             held[::4096] = bytes(len(held[::4096]))
-            yield s.batch_size
+            yield s.size
 
-    free = largest_batch(workload, start=1, most=1, seconds=0.05, say=False).runs[0].peak_bytes
+    own = {"setting": "size", "seconds": 0.05, "say": False}
+    with pytest.raises(UsageError, match="within=1 is not valid"):
+        largest_batch(workload, start=1, most=1, within=1, **own)
+    # not of the first run: its process may have started otherwise, and hold some 70 MiB less
+    free = largest_batch(workload, start=1, most=2, **own).runs[-1].peak_bytes
     limit = free + (100 << 20)
-    found = largest_batch(workload, start=16, seconds=0.05, limit_bytes=limit, say=False)
+    found = largest_batch(workload, start=16, limit_bytes=limit, **own)
     # the resident set of a bare process differs by some 30 MiB from one to the next
     assert 50 <= found.batch <= 200, found
     assert "simulated limit" in found.sentence

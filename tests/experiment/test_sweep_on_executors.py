@@ -220,6 +220,8 @@ def test_rounds_that_ran_beside_each_other_are_counted() -> None:
     beside = replace(second, began_s=first.began_s, ended_s=first.ended_s)
     assert overlaps([first, beside]) == 2
     assert overlaps([first, replace(beside, host="another")]) == 0
+    after = replace(second, began_s=first.ended_s, ended_s=first.ended_s + 1)
+    assert overlaps([first, after]) == 0
 
 
 def test_what_the_store_has_is_not_run_again(tmp_path: Path) -> None:

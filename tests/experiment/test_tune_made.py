@@ -20,7 +20,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...], f
     """
     asked = []
 
-    def sweep(workload: Any, grid: dict[str, list[Any]], *, budget_s: float, **_: Any) -> Any:
+    def sweep(
+        workload: Any, grid: dict[str, list[Any]], *, settings: Any, base: Any, budget_s: float,
+        **_: Any,
+    ) -> Any:  # fmt: skip
+        assert [one.name for one in settings] == [*base]
+        assert not {*base} & {*grid}, "what is swept has no other value beside"
         asked.append(("sweep", tuple(grid), budget_s))
         points = [
             SimpleNamespace(values={name: values[at] for name, values in grid.items()})
@@ -70,7 +75,8 @@ def _sweep_of(low: float | None, *, state: str = "measured") -> Any:
     """Two points, of which the second is the best; ``low`` is the lower end of what it gains."""
     points = [SimpleNamespace(values={"n": n}, state=state) for n in (0, 1)]
     interval = None if low is None else SimpleNamespace(low=low)
-    return SimpleNamespace(points=points, best=points[1], ratio=lambda _: interval)
+    of = {id(points[0]): interval, id(points[1]): SimpleNamespace(low=1.0)}
+    return SimpleNamespace(points=points, best=points[1], ratio=lambda point: of[id(point)])
 
 
 @pytest.mark.parametrize(

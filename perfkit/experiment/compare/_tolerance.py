@@ -64,8 +64,8 @@ def tolerances(precision: str, shapes: Sequence[Sequence[int]] | None, step: int
     * **loss**: 2 δ; after updates also the gradients' difference times how far the loss moved.
     * **direction** of the gradient: √(layers · δ), because δ is also the share of a layer's
       activations that may cross the kink of a ReLU, each of which switches terms of the gradient on
-      or off; then 30 times more with each update (measured on ResNets with batch norm), and None
-      above 1, where gradients have nothing in common.
+      or off, and at most 1 before any update; then 30 times more with each update (measured on
+      ResNets with batch norm), and None above 1, where gradients have nothing in common.
     * **norm** of the gradient: 2 δ and a quarter of the direction's, which reveals a wrong scale or
       a forgotten ``zero_grad`` even in 16 bits. Measured: 1 to 10 %, rarely 30 % of it.
 

@@ -74,8 +74,8 @@ def knee_of(setting: str, values: Sequence[tuple[Any, Interval]], best: Any, mar
         )
     if undecided:
         whose = "their intervals are" if len(undecided) > 1 else "its interval is"
-        endless = [r for v, r in before if v in undecided and not isfinite(r.high)]
-        why = f"{whose} wide" if not endless else "too few rounds were run for an interval"
+        endless = any(not isfinite(r.high) for _, r in before)
+        why = "too few rounds were run for an interval" if endless else f"{whose} wide"
         said += (
             f". It is not shown that {' or '.join(map(repr, undecided))} would be worse: {why}; "
             "raise budget_s"
