@@ -63,8 +63,7 @@ def waterfall(
         >>> fast = perfkit.profile(changed_step, shapes=True)
         >>> perfkit.waterfall(slow, fast).save("waterfall.html")
     """
-    if device is not None:
-        check_text("device", device)
+    check_text("device", device)
     first = _of("profile", profile, device)
     return first if after is None else change(first, _of("after", after, device))
 

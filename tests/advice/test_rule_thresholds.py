@@ -1028,6 +1028,11 @@ def test_without_operators_a_wait_is_not_said_to_be_asked_for() -> None:
     assert "the code, or a library, asks to wait" in said(sim, "sync")
     sim.events = [e for e in sim.events if e.get("cat") != "cpu_op"]
     assert "the host waits for a result (.cpu(), .tolist(), synchronize)" in said(sim, "sync")
+    sim = asking_to_wait()  # and, by something that is no operator, it copies to the host
+    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
+        copies = sim.call("cudaMemcpyAsync", mark["ts"] + 4_000, 4_000)
+        sim.device("Memcpy DtoH (Device -> Pageable)", mark["ts"] + 7_990, 5, copies, "gpu_memcpy")
+    assert "most costly in cudaMemcpyAsync: the host waits for a result" in said(sim, "sync")
 
 
 def test_many_workers_gain_little_from_one_more() -> None:

@@ -277,6 +277,13 @@ def test_only_the_recorded_device_has_a_waterfall(
         waterfall(load(product_on_gpu()), device="H200")
     path = tmp_path / "trace.json"
     path.write_bytes(product_on_gpu())
+    profile = perfkit.open_trace(path).profile
+    block = perfkit.profile()
+    vars(block)["result"] = profile
+    for source in (path, profile, block):
+        assert perfkit.waterfall(source, device="H100 SXM").step_ms == pytest.approx(1.0)
+        with pytest.raises(UsageError, match="for H200 ask `limit`"):
+            perfkit.waterfall(source, device="H200")
     assert main(["trace", str(path), "--ask", "waterfall"]) == 0
     assert "what could be removed leaves 199 µs" in capsys.readouterr().out
     assert main(["trace", str(path), "--ask", "waterfall", "--json"]) == 0
