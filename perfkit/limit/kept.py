@@ -58,8 +58,7 @@ def peaks(
         >>> found = perfkit.peaks()
         >>> found.flop_per_s["float32"].flop_per_s.best
     """
-    if device is not None:
-        check_text("device", device)
+    check_text("device", device)
     if folder is not None and not isinstance(folder, str | os.PathLike):
         raise UsageError(f"folder is {shown(folder)}; give the path of a folder")
     if folder is not None and not os.path.isdir(folder):  # noqa: PTH112 - also a pipe's name

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from perfkit.base import torch_compat
-from perfkit.base.errors import MeasurementError
+from perfkit.base.errors import MeasurementError, MissingError
 from perfkit.limit import measured
 from perfkit.limit.datasheet import _fits, data_sheet
 from perfkit.limit.measured import _Bench, _pairs, _together, measured_peaks
@@ -207,6 +207,25 @@ def test_between_two_sets_the_rate_of_the_smaller_one_counts(size: int, rate: fl
     assert roofs.bytes_per_s(size) == rate
     # one that was measured slower because it is small is no slower than a larger one
     assert Roofs("made", {}, ((10, 2.0), *roofs.memory), "played").bytes_per_s(10) == 9.0
+
+
+def test_the_device_is_the_one_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = SimpleNamespace(
+        is_cpu=False, label="GPU", is_available=lambda: True, current=lambda: 1, count=lambda: 2,
+        place=lambda index: f"gpu:{index}", name=lambda index: f"model {index}",
+        total_bytes=lambda index: 2**30 + index,
+    )  # fmt: skip
+    monkeypatch.setattr(measured, "here", lambda: gpu)
+    monkeypatch.setattr(measured, "of", {"gpu": gpu, "gpu:0": gpu, "gpu:2": gpu}.__getitem__)
+    for asked, at in ((None, 1), ("gpu", 1), ("gpu:0", 0)):
+        found = _Bench(asked)
+        assert (found.place, found.name) == (f"gpu:{at}", f"model {at}")
+        assert (found.index, found.memory_bytes) == (at, 2**30 + at)
+    with pytest.raises(MissingError, match="no gpu:2: torch sees 2 × GPU"):
+        _Bench("gpu:2")
+    monkeypatch.setattr(gpu, "is_available", lambda: False)
+    with pytest.raises(MissingError, match="torch sees no GPU device"):
+        _Bench(None)
 
 
 class Asked(TorchFunctionMode):

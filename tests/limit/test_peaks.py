@@ -208,7 +208,7 @@ def test_peaks_of_one_gpu_are_not_those_of_another(
     )
     monkeypatch.setattr(kept, "here", lambda: gpu)
     monkeypatch.setattr(kept, "in_use", lambda: gpu)
-    monkeypatch.setattr(kept, "of", lambda place: cpu if place == "cpu" else gpu)
+    monkeypatch.setattr(kept, "of", lambda place: cpu if place.startswith("cpu") else gpu)
     here = replace(H100.provenance, kind="measured here")
     mine = replace(H100, device="model 1", place="gpu:1", provenance=here)
     monkeypatch.setattr(kept, "measured_peaks", lambda device, folder: mine)
@@ -276,6 +276,7 @@ def test_measuring_this_cpu(
         assert figures["best"] >= figures["median"] >= figures["worst"] > 0
     assert told["launch_us"]["best"] <= told["launch_us"]["worst"]
     assert told["copies"] == {}
+    assert told["disk_where"] == str(own_folder)
     assert (told["disk"] is None) == any("disk" in note for note in told["notes"])
     # what was written for the disk is gone; the peaks are kept
     assert sorted(own_folder.iterdir()) == [*before, own_folder / "home"]
@@ -435,9 +436,13 @@ def test_wrong_requests_say_what_to_do(
     if not torch.cuda.is_available():
         with pytest.raises(MissingError, match="no CUDA device"):
             perfkit.peaks("cuda")
-    wrong: tuple[dict[str, Any], ...] = ({"device": 3}, {"folder": 3}, {"folder": "/no/such"})
-    for one in wrong:
-        with pytest.raises(UsageError, match=r"device|folder"):
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
+        ({"device": 3}, "device is 3"),
+        ({"folder": 3}, "folder is 3; give the path of a folder"),
+        ({"folder": "/no/such"}, "folder is '/no/such', which is not a folder here"),
+    )
+    for one, said in wrong:
+        with pytest.raises(UsageError, match=said):
             perfkit.peaks(**one)
 
 

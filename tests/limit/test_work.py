@@ -31,6 +31,7 @@ _KINETO = {
     torch.int32: "int",
     torch.int8: "signed char",
     torch.bool: "bool",
+    torch.float8_e4m3fn: "c10::Float8_e4m3fn",
 }
 
 
@@ -75,6 +76,9 @@ def test_products() -> None:
     assert known("bmm", x, y).n_bytes == bytes_of(x, y, x @ y)
     half = known("mm", A.bfloat16(), B.bfloat16())
     assert (half.dtype, 2 * half.n_bytes) == ("bfloat16", one.n_bytes)
+    eight = known("_scaled_mm", A.to(torch.float8_e4m3fn), B.to(torch.float8_e4m3fn))
+    assert (eight.dtype, 4 * eight.read_bytes) == ("float8", one.read_bytes)
+    assert 2 * eight.written_bytes == one.written_bytes  # the sum has 16 bits
 
 
 @pytest.mark.parametrize(
@@ -114,6 +118,7 @@ def test_a_product_is_in_the_format_of_its_factors_and_its_result_in_that_of_wha
     [
         ("add", (A, A)),
         ("add", (A, torch.rand(4))),
+        ("add", (torch.rand(6, 1), A)),
         ("mul", (A, torch.rand(()))),
         ("eq", (A, A)),
         ("gt", (A, 0)),
@@ -161,8 +166,20 @@ def test_convolution_and_its_backward() -> None:
     assert (both.flops, both.n_bytes) == (2 * flops, bytes_of(out, x, w, x, w))
     first = known("convolution_backward", out, x, w, values=[*back, "[False, True, False]"])
     assert (first.flops, first.n_bytes) == (flops, bytes_of(out, x, w))
+    other = known("convolution_backward", out, x, w, values=[*back, "[True, False, False]"])
+    assert (other.flops, other.read_bytes, other.written_bytes) == (
+        flops, bytes_of(out, w), bytes_of(x),
+    )  # fmt: skip
+    assert known("convolution_backward", out, x, w, values=back) == both
     told[6] = "True"
-    assert known("convolution", x, w.transpose(0, 1), None, values=told).written_bytes == 0
+    turned = known("convolution", x, w.transpose(0, 1), None, values=told)
+    assert turned.written_bytes == 0  # not known
+    output = (2, 16, 17, 17)
+    assert known("convolution", x, w.transpose(0, 1), None, values=told, output=output) == turned
+    old = known("cudnn_convolution_backward", x, out, w)  # until torch 1.11
+    assert (old.flops, old.read_bytes, old.written_bytes) == (
+        both.flops, both.read_bytes, both.written_bytes,
+    )  # fmt: skip
 
 
 def test_attention_and_what_a_causal_mask_skips() -> None:
@@ -192,6 +209,7 @@ def test_a_causal_mask_of_other_lengths_hides_what_torch_hides(n_queries: int, n
     back = known(f"{name}_backward", q, q, k, k, values=values)
     assert back.least_flops == pytest.approx(back.flops * mask.mean().item())
     assert back.read_bytes == bytes_of(q, q, q, seen, seen)
+    assert back.written_bytes == bytes_of(q, k, k)
 
 
 def _schemas() -> dict[str, list[str]]:
@@ -240,6 +258,7 @@ def test_gradients_of_a_normalization_are_those_asked_for(name: str) -> None:
         told = asked if "output_mask" in order else [True]
         written = told[0] * bytes_of(x) + is_large * sum(told[1:]) * bytes_of(weight)
         assert found.written_bytes == written
+    assert known(name, *args).written_bytes == bytes_of(x)  # nobody says what was asked for
 
 
 def test_embedding_reads_the_rows_it_needs() -> None:
@@ -248,7 +267,7 @@ def test_embedding_reads_the_rows_it_needs() -> None:
     assert one.n_bytes == 2 * 15 * 8 * 4 + 15 * 8
     grad = torch.rand(3, 5, 8)
     back = known("embedding_dense_backward", grad, index, values=["", "", "1000", "-1", "False"])
-    assert back.written_bytes == bytes_of(weight)
+    assert (back.read_bytes, back.written_bytes) == (bytes_of(grad, index), bytes_of(weight))
     assert of("embedding_dense_backward", grad, index) is None
     chosen = known("index_select", weight, 0, index[0], values=["", "0", ""])
     assert chosen.n_bytes == 2 * 5 * 8 * 4 + 5 * 8
@@ -269,7 +288,9 @@ def test_optimizers() -> None:
     assert of("_fused_adamw_", some, some, some, some) is None
 
 
-@pytest.mark.parametrize("name", ["sort", "topk", "_cudnn_rnn", "index_put_", "no_such_operator"])
+@pytest.mark.parametrize(
+    "name", ["sort", "topk", "_cudnn_rnn", "index_put_", "copy", "_foreach_max", "no_such_operator"]
+)
 def test_unknown_operators_are_not_guessed(name: str) -> None:
     assert of(name, A) is None
     assert not is_known(f"aten::{name}")
@@ -475,6 +496,8 @@ TARGET = torch.zeros(6, dtype=torch.int64)
 #: operator, its arguments, bytes read, written, and of these updated in place
 BYTES: list[tuple[str, tuple[Any, ...], int, int, int]] = [
     ("elu_backward", (A, 1.0, 1.0, 1.0, False, A), 2 * ONE, ONE, 0),
+    ("exp", (A, A.double()), ONE, 2 * ONE, 0),  # `out=` is not read
+    ("addcmul", (A, A, A, A.double()), 3 * ONE, 2 * ONE, 0),
     ("native_dropout", (A, 0.5, True), ONE, ONE + A.numel(), 0),
     ("cat", (SOME, 0), ALL, ALL, 0),
     ("_foreach_zero_", (SOME,), 0, ALL, 0),
@@ -487,6 +510,7 @@ BYTES: list[tuple[str, tuple[Any, ...], int, int, int]] = [
     ("max", (A,), ONE, 0, 0),
     ("max", (A, 1, False), ONE, 0, 0),
     ("max", (A, A), 2 * ONE, ONE, 0),
+    ("max", (A, torch.rand(())), ONE, 0, 0),  # where the result goes
     ("mse_loss", (A, A, 1), 2 * ONE, 0, 0),
     ("nll_loss_forward", (A, TARGET), 6 * 4 + 6 * 8, 0, 0),
     ("nll_loss_backward", (A[0, 0], A, TARGET), 4 + 6 * 8, ONE, 0),

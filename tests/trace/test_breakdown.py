@@ -303,6 +303,7 @@ def test_of_several_devices_the_busiest_is_told() -> None:
     sim = Simulated()
     sim.step(0, 0, 1_000)
     sim.device("gemm", 100, 100, 1, device=0)
+    sim.device("gemm", 700, 60, 1, device=0)  # more, and later, but shorter
     sim.device("gemm", 100, 300, 2, device=1)
     split = breakdown(load(sim.json()))
     assert split.steps[0].device_ns["compute"] == 300_000

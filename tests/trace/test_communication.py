@@ -31,6 +31,38 @@ def test_bytes_bandwidth_and_overlap() -> None:
     assert found.exposed_share == pytest.approx(0.15)
 
 
+def test_the_larger_side_counts_and_a_type_of_unknown_size_has_no_bytes() -> None:
+    sim = Simulated()
+    for i in range(2):
+        sim.step(i, 1_000 * i, 1_000)
+        told = {"Collective name": "_allgather_base", "In msg nelems": 100, "Group size": 4}
+        for k, dtype in enumerate(("Float", "Strange")):
+            sim.device(
+                "ncclDevKernel_AllGather_RING_LL", 1_000 * i + 300 * k, 200, 2 * i + k,
+                **told, **{"dtype": dtype, "Out msg nelems": 400},
+            )  # fmt: skip
+    found = communication(load(sim.json()))
+    sizes = {c.dtype: (c.count, c.message_bytes, c.bus_gb_per_s) for c in found.collectives}
+    assert sizes == {
+        "Float": (2, 1_600, pytest.approx(1_600 / 200e3 * 0.75)),
+        "Strange": (2, None, None),
+    }
+    assert any("how large some" in w for w in found.warnings)
+    assert found.wall_us == 2_000
+    size = {"In msg nelems": 8, "Out msg nelems": 8}
+    for name, more, dur, n_bytes in (
+        ("broadcast", {}, 100, None),
+        ("barrier", size, 100, 32),  # moves nothing that has a bandwidth
+        ("allreduce", size, 0, 32),  # no time to divide by
+    ):
+        sim = Simulated()
+        sim.step(0, 0, 1_000)
+        told = {"Collective name": name, "dtype": "Float", "Group size": 4, **more}
+        sim.device("ncclDevKernel", 100, dur, sim.call("cudaLaunchKernel", 10, 5), **told)
+        (one,) = communication(load(sim.json())).collectives
+        assert (one.name, one.message_bytes, one.bus_gb_per_s) == (name, n_bytes, None)
+
+
 def test_collectives_at_the_same_time_count_once() -> None:
     sim = Simulated()
     sim.step(0, 0, 1_000)

@@ -61,6 +61,8 @@ def test_rocm_does_not_say_what_memory_and_how_much() -> None:
     assert (found.kinds[0].memory, found.kinds[0].n_bytes) == ("not recorded", None)
     assert found.kinds[0].rate_gb_per_s is None
     assert any("bytes" in w for w in found.warnings)
+    sim.device("Memcpy DtoH (Device -> Pinned)", 40, 10, 2, "gpu_memcpy", bytes=8)
+    assert any("how many bytes some kinds" in w for w in _copies(sim).warnings)
 
 
 def test_without_a_device_there_is_no_answer() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from simulated_traces import Simulated, cpu_training, gpu_training
 
@@ -56,7 +58,14 @@ def test_a_change_is_a_microsecond_and_a_tenth() -> None:
 
 def test_a_trace_against_itself_has_no_changes() -> None:
     trace = load(gpu_training(3, wait=50).json())
-    assert all(c.status == "same" and c.delta_ms == 0 for c in diff(trace, trace).changes)
+    found = diff(trace, trace)
+    assert all(c.status == "same" and c.delta_ms == 0 for c in found.changes)
+    assert {c.before_count for c in found.changes if c.name in ("aten::linear", "sgemm")} == {10}
+    longer = diff(load(gpu_training(3, wait=1_060).json()), trace)
+    assert longer.ratio == pytest.approx(2_070 / 1_060)
+    one, none = replace(trace, source="a.json"), replace(trace, source="")
+    assert diff(one, none).names == ("a.json", "second")
+    assert diff(none, one).names == ("first", "a.json")
 
 
 def test_traces_that_hardly_compare_say_so() -> None:

@@ -22,6 +22,7 @@ def _idle(sim: Simulated, step: int = 1) -> dict[str, int]:
 def test_a_cpu_trace_has_no_idle_device() -> None:
     trace = load(cpu_training(2).json())
     assert idle_causes(trace, find_steps(trace)) == ()
+    assert sitting(trace, find_steps(trace), "sync") is None
 
 
 def test_waiting_for_data() -> None:
@@ -201,6 +202,26 @@ def test_waits_are_to_blame_for_no_more_than_they_lasted() -> None:
     found = _idle(sim, 0)
     assert found["sync"] == pytest.approx(2 + 402, abs=3)
     assert found["host"] >= 88_000
+    # what one short pause leaves of it, the next one may take
+    sim = Simulated()
+    sim.step(0, 0, 3_000)
+    sim.kernel("aten::mm", 0, 10, 590)
+    sim.call("cudaDeviceSynchronize", 100, 500)
+    sim.kernel("aten::mm", 630, 640, 360)
+    sim.call("cudaDeviceSynchronize", 700, 300)
+    sim.kernel("aten::mm", 1_690, 1_700, 1_300)
+    assert _idle(sim, 0)["sync"] == 40 + 700
+
+
+def test_what_a_step_cuts_off_a_gap_does_not_change_its_cause() -> None:
+    sim = Simulated()
+    sim.host("aten::relu", 0, 10)
+    sim.step(0, 500, 500)
+    sim.call("cudaDeviceSynchronize", 400, 200)  # of a device that idled before
+    sim.kernel("aten::mm", 890, 900, 70)
+    sim.kernel("aten::mm", 910, 2_000, 10)  # queued for a millisecond, 30 µs of it in the step
+    found = _idle(sim, 0)
+    assert (found["sync"], found["queued"]) == (100, 30)
 
 
 def test_gaps_within_a_graph_are_queued_from_its_first_kernel_on() -> None:
@@ -275,7 +296,9 @@ def test_a_copy_that_the_host_waits_for_is_no_work_that_it_had_queued(
     sat = sitting(trace, find_steps(trace), "sync")
     assert sat is not None
     assert (sat.call, sat.count, sat.n_queued) == (waits or call, 1, 0)
-    assert sat.idle_ms == pytest.approx(463, abs=1)
+    for ms in (sat.idle_ms, sat.host_ms, sat.longest_ms):
+        assert ms == pytest.approx(463, abs=1)
+    assert sat.is_unexplained
     path = critical_path(trace)  # it once called this a gap between queued kernels
     assert path.bound_by == "sync"
     assert sum(path.bounds_us.values()) == pytest.approx(path.wall_us, abs=0.002)
@@ -296,7 +319,7 @@ def test_the_host_sat_in_a_call_that_covers_most_of_the_idle_time(
     found = sitting(trace, find_steps(trace), "sync")
     assert (found is not None) is is_most
     if found is not None:
-        assert (found.count, found.idle_ms) == (1, 0.6)
+        assert (found.count, found.idle_ms, found.host_ms) == (1, 0.6, 5.4)
 
 
 def test_a_launch_may_be_the_first_event_of_a_trace() -> None:
@@ -319,6 +342,7 @@ def test_a_kernel_that_waits_in_the_queue_meanwhile_is_queued() -> None:
     sat = sitting(trace, find_steps(trace), "queued")
     assert sat is not None
     assert (sat.call, sat.n_queued) == ("hipMemcpyWithStream", 1)
+    assert not sat.is_unexplained
     assert sitting(trace, find_steps(trace), "launch") is None
     assert critical_path(trace).bound_by == "gaps"
 

@@ -149,6 +149,9 @@ def test_lanes_begin_with_the_steps_thread_then_the_device() -> None:
     assert lanes[0].label.endswith("runs the steps")
     assert lanes[1].label == f"device 0: stream {STREAM}"
     assert lanes[1].first_row == lanes[0].n_rows
+    levels = Levels(load(gpu_training(2).json()))
+    assert levels.lane_of(int(levels.find("sgemm")[0])) == lanes[1]
+    assert levels.lane_of(int(levels.find("aten::linear")[-1])) == lanes[0]
     assert sum(lane.n_events for lane in lanes) == len(load(gpu_training(2).json()))
 
 
@@ -191,6 +194,18 @@ def test_flows_go_from_launch_to_kernel_and_back() -> None:
     assert len(levels.flows(step)) == 5
 
 
+def test_a_kernel_whose_launch_is_not_on_record_has_no_arrow() -> None:
+    sim = Simulated()
+    known = [sim.call("cudaLaunchKernel", at, 5) for at in (0, 10)]
+    for at, correlation in enumerate((known[0], known[0] + 0.5, known[1] + 9)):
+        sim.device("gemm", 100 + 50 * at, 20, int(2 * correlation))
+    for event in sim.events[:2]:
+        event["args"]["correlation"] *= 2
+    levels = Levels(load(sim.json()))
+    kernels = levels.find("gemm").tolist()
+    assert [len(levels.flows(int(row))) for row in kernels] == [1, 0, 0]
+
+
 def test_all_that_a_step_launched_counts_and_the_first_40_are_drawn() -> None:
     levels = Levels(load(gpu_training(1, n_kernels=50).json()))
     (step,) = levels.find("ProfilerStep")
@@ -229,6 +244,9 @@ def test_source_line_prefers_the_users_call_then_the_def() -> None:
         ]
     )
     op = int(frames.find("aten::relu")[0])
+    of_torch = "torch/nn/linear.py(5): forward;torch/nn/module.py(7): call; "
+    only = _with([{"name": "aten::a", "start": 10, "dur": 5, "Call stack": of_torch}])
+    assert only.source_line(0) == "torch/nn/module.py(7): call"
     assert [lane.n_rows for lane in frames.lanes] == [1, 2]  # functions have a lane of their own
     assert frames.lanes[1].label.endswith(": Python")
     assert len(frames.ancestors(op)) == 2
@@ -252,6 +270,7 @@ def test_the_users_function_is_found_above_a_deep_stack_of_a_library() -> None:
 
 def test_labels_of_threads_are_printable() -> None:
     sim = cpu_training(1)
+    assert Levels(load(sim.json())).lanes[0].label.startswith("thread ")
     sim.events.append(
         {
             "ph": "M",

@@ -44,10 +44,17 @@ def test_a_step_beside_the_data_sheet() -> None:
     assert found.host_copies_us == 100
     assert found.counted_share == pytest.approx(600 / 660)
     assert (found.device, found.kind, found.is_other) == ("H100 SXM", "predicted", False)
+    assert found.n_bytes == 2 * moved
     least_us = 2 * 4096**3 / 989.5e6 + moved / 3.35e6
     assert found.least_us == pytest.approx(least_us)
     assert found.ratio == pytest.approx(1_000 / least_us)
     assert found.mfu == found.hfu == pytest.approx(2 * 4096**3 / 989.5e6 / 1_000)
+    assert product.intensity == product.flops / product.n_bytes
+    assert product.ratio == product.measured_us / (product.least_us or 0)
+    assert replace(product, least_us=None).ratio is replace(product, measured_us=0).ratio is None
+    said = found.summary()
+    assert (said["kind"], said["step_ms"], said["least_ms"]) == ("predicted", 1, least_us / 1e3)
+    assert replace(found, ops=(added,)).hfu is None  # no product
 
 
 def test_an_attentions_backward_pass_computes_one_of_its_five_products_again() -> None:
@@ -108,8 +115,12 @@ def test_the_output_of_an_older_traces_convolution_is_that_of_its_backward_pass(
     assert found.unknown == ()
     (forward,) = (o for o in found.ops if o.op == "aten::convolution")
     assert forward.flops == 2 * (8 * 30 * 30) * (16 * 3 * 3 * 3)
-    (unknown,) = _on_the_host(_FORWARD).unknown
-    assert unknown.why == "its shapes do not say"
+    assert not any(o.recomputed_flops for o in found.ops)
+    other = json.loads(json.dumps(dims).replace("30, 30", "15, 15"))
+    twice = (_FORWARD, (name, dims, ["float"] * 3), (name, other, ["float"] * 3))
+    for calls in ((_FORWARD,), twice):  # of two outputs nobody says which
+        (unknown,) = _on_the_host(*calls).unknown
+        assert unknown.why == "its shapes do not say"
 
 
 def test_lists_of_an_optimizer_have_the_dtype_in_which_gradients_are_accumulated() -> None:
@@ -118,27 +129,51 @@ def test_lists_of_an_optimizer_have_the_dtype_in_which_gradients_are_accumulated
         ("torch::autograd::AccumulateGrad", [[1000]], [dtype]) for dtype in ("c10::Half", "float")
     )
     assert [o.n_bytes for o in _on_the_host(half, scaled).ops] == [2 * 2 * 1500]
-    for calls in ((scaled,), (half, single, scaled)):
+    nothing = ("torch::autograd::AccumulateGrad", [[]], [""])
+    assert len(_on_the_host(nothing, half, scaled).ops) == 1
+    with_none = ("aten::_foreach_mul_", [[[1000]], []], ["TensorList", "TensorList"])
+    for calls in ((scaled,), (with_none,), (half, single, scaled)):
         (unknown,) = _on_the_host(*calls).unknown
         assert unknown.why == "the profiler writes no dtypes of lists"
+
+
+def test_a_kernel_of_unknown_launch_is_nobodys() -> None:
+    sim = Simulated()
+    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
+    sim.step(0, 0, 1_000)
+    sim.device("stray", 100, 300, -1)
+    for at in (10, 500):
+        op = sim.host("aten::mm", at, 100, **shapes)
+        sim.device("gemm", at + 20, 10, sim.call("cudaLaunchKernel", at + 5, 5, op))
+    sim.host("aten::mm", 900, 50, **shapes)
+    found = limit(load(sim.json()))
+    assert [o.measured_us for o in found.ops] == [20]
+    assert found.unknown == ()
+    op = sim.host("aten::bmm", 700, 50, **shapes)  # no batch
+    for at in (710, 720):
+        sim.device("gemm", at + 20, 5, sim.call("cudaLaunchKernel", at, 5, op))
+    (unknown,) = limit(load(sim.json())).unknown
+    assert (unknown.op, unknown.count, unknown.measured_us) == ("aten::bmm", 2, 10)
 
 
 def test_collectives_are_no_unknown_work() -> None:
     """Only what of them no other work hides is a part of the step."""
     sim = Simulated()
     shapes = {"Input Dims": [[4096, 4096], [4096, 4096]], "Input type": ["c10::BFloat16"] * 2}
-    sim.step(0, 0, 1_000)
-    op = sim.host("aten::mm", 0, 20, **shapes)
-    sim.device("gemm", 100, 300, sim.call("cudaLaunchKernel", 10, 5, op))
-    op = sim.host("nccl:all_reduce", 30, 20)
-    talk = sim.call("cudaLaunchKernel", 40, 5, op)
-    sim.device("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 300, 300, talk, stream=20)
+    for i in range(2):
+        at = 1_000 * i
+        sim.step(i, at, 1_000)
+        op = sim.host("aten::mm", at, 20, **shapes)
+        sim.device("gemm", at + 100, 300, sim.call("cudaLaunchKernel", at + 10, 5, op))
+        op = sim.host("nccl:all_reduce", at + 30, 20)
+        talk = sim.call("cudaLaunchKernel", at + 40, 5, op)
+        sim.device("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", at + 300, 300, talk, stream=20)
     whole = json.loads(sim.json())
     whole["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
     found = limit(load(json.dumps(whole).encode()))
     assert found.unknown == ()
     assert found.counted_share == 1
-    assert found.communication_us == 200
+    assert found.communication_us == 2 * 200
     rest = found.rest_us()
     assert rest["communication that nothing hides"] == 200
     assert rest["the device idles"] == pytest.approx(1_000 - 300 - 200)
@@ -180,6 +215,7 @@ def test_another_device_is_a_prediction_without_a_ratio(
 def test_unknown_devices_have_work_but_no_least_time() -> None:
     found = limit(load(product_on_gpu(name="A Device")))
     assert (found.kind, found.least_us, found.ratio, found.mfu) == ("", 0, None, None)
+    assert found.summary()["kind"] is found.summary()["least_ms"] is None
     assert not found.is_known
     assert found.flops == 2 * 4096**3
     assert "how fast that could be is not known" in " ".join(str(found).split())
@@ -198,12 +234,17 @@ def test_without_shapes_nothing_is_counted() -> None:
 
 def test_a_cpu_trace_from_a_file_is_of_an_unknown_machine(kept_here: Peaks) -> None:
     sim = Simulated()
-    sim.step(0, 0, 1_000)
     shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]}
-    sim.host("aten::mm", 10, 100, **shapes)
+    for at in (0, 1_000):
+        sim.step(at // 1_000, at, 1_000)
+        sim.host("aten::mm", at + 10, 100, **shapes)
     trace = load(sim.json())
     assert limit(trace).kind == ""
-    assert limit(trace, device="here").kind == "measured here"
+    found = limit(trace, device="here")
+    assert found.kind == "measured here"
+    rest = found.rest_us()
+    assert rest["the host between operators"] == 900
+    assert found.least_us + sum(rest.values()) == pytest.approx(1_000)
 
 
 @pytest.fixture

@@ -26,6 +26,11 @@ def _frames() -> Simulated:
     external = sim.host("aten::mm", 520, 40, tid=ENGINE)
     correlation = sim.call("cudaLaunchKernel", 530, 5, external, tid=ENGINE)
     sim.device("gemm", 600, 140, correlation)
+    sim.host("helper.py(3): looks", 320, 10, "python_function")  # and calls no operator
+    sim.host(
+        "autograd::engine::evaluate_function: OtherBackward0", 800, 30, tid=ENGINE,
+        **{"Sequence number": 99},
+    )  # fmt: skip
     return sim
 
 
@@ -35,6 +40,7 @@ def test_ops_belong_to_the_innermost_module_backward_too() -> None:
     assert (linear.count, linear.host_us, linear.backward_us) == (1, 150, 100)
     assert linear.device_us == 70 + 140
     assert found["Net_0"].host_us == 20
+    assert found[""].host_us == 30  # of a forward pass that is not on record
 
 
 def test_modules_that_are_called_or_work_in_the_steps_are_listed() -> None:
@@ -55,7 +61,8 @@ def test_ops_belong_to_the_innermost_line_that_is_the_users() -> None:
     found = source_lines(load(_frames().json()))
     assert not found.of_calls
     lines = {(s.file, s.line, s.function): s for s in found.lines}
-    assert lines["train.py", 10, "train_step"].host_us == 50
+    line = lines["train.py", 10, "train_step"]
+    assert (line.host_us, line.device_us) == (50, 70)
     assert lines["model.py", 7, "forward"].count == 1
     assert len(lines) == 2
 

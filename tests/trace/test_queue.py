@@ -26,6 +26,23 @@ def test_length_and_delay_by_hand() -> None:
     assert found.warnings == ()
 
 
+def test_what_waits_at_the_end_of_a_step_waits_in_the_next_one() -> None:
+    sim = Simulated()
+    for i in range(2):
+        sim.step(i, 1_000 * i, 1_000)
+    for launch, start in ((0, 100), (10, 200), (900, 1_100), (1_500, 1_600)):
+        sim.kernel("aten::mm", launch, start, 90)  # its call returns 7 µs later
+    found = launch_queue(load(sim.json()))
+    one, other = found.steps
+    assert (one.n_launches, one.longest, one.median_delay_us) == (3, 2, 188)
+    assert one.mean_length == pytest.approx((10 + 83 * 2 + 100 + 93) / 1_000)
+    assert one.empty_share == pytest.approx((7 + 707) / 1_000)
+    assert (other.n_launches, other.longest, other.median_delay_us) == (1, 1, 98)
+    assert (other.mean_length, other.empty_share) == (0.193, 0.807)
+    assert found.median_delay_us == (98 + 188) / 2
+    assert found.empty_share == pytest.approx((0.714 + 0.807) / 2)
+
+
 def test_a_kernel_that_starts_during_its_launch_is_never_queued() -> None:
     sim = Simulated()
     sim.step(0, 0, 100)

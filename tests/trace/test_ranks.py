@@ -230,6 +230,83 @@ def test_of_very_many_ranks_the_late_one_is_found_and_pairs_are_few() -> None:
     assert found.ranks[700].waited_ms == 0
 
 
+def _three() -> list[dict[str, Any]]:
+    """Three ranks, three steps, two kinds of collectives in each; rank 1 is late by 400 µs."""
+    made = []
+    for rank, compute_us in enumerate((600.0, 500.0, 500.0)):
+        one = _summary(rank, late=rank == 1)
+        dur_us = [50.0 if rank == 1 else 450.0, 20.0] * 3
+        one |= {
+            "step_names": ["a", "b", "c"], "wall_us": [1_000.0, 1_100.0, 3_000.0],
+            "host_us": [{"forward": 100.0}, {"forward": 200.0}, {"forward": 600.0}],
+            "device_us": [{"compute": compute_us + more} for more in (-100, 0, 100)],
+            "idle_us": {"sync": 90.0}, "overlapped_us": 60.0, "communication_us": sum(dur_us),
+        }  # fmt: skip
+        one["collectives"] |= {
+            "names": ["reduce", "gather"], "step": [0, 0, 1, 1, 2, 2], "name": [0, 1] * 3,
+            "dur_us": dur_us,
+        }  # fmt: skip
+        made.append(one)
+    return made
+
+
+def test_what_is_told_of_ranks_is_per_step() -> None:
+    from perfkit.trace.ask.ranks import ranks_of
+
+    found = ranks_of(_three())
+    first, late, _ = found.ranks
+    assert (first.n_steps, first.step_ms) == (3, 1.1)
+    assert first.host_ms == {"forward": pytest.approx(0.3)}
+    assert first.device_ms == {"compute": pytest.approx(0.6)}
+    assert (first.idle_ms, first.overlapped_ms) == ({"sync": 0.03}, 0.02)
+    assert first.communication_ms == pytest.approx(0.47)
+    assert (first.waited_ms, first.last_in, late.waited_ms, late.last_in) == (
+        pytest.approx(0.4), 0, 0, 3,
+    )  # fmt: skip
+    assert found.n_collectives == 6
+    assert found.waits_ms == {(0, 1): pytest.approx(0.4), (2, 1): pytest.approx(0.4)}
+    assert found.stragglers == (1,)
+    assert found.imbalance == pytest.approx(3 * 600 / 1_600)
+    assert found.skew_ms == pytest.approx(0.8 / 3)
+    assert found.transfer_ms == pytest.approx(0.07)
+    assert (found.on_host, found.warnings) == (False, ())
+    # one that recorded a step less does not make the others' steps longer
+    made = _three()
+    made[2] |= {"wall_us": [1_000.0, 1_100.0]}
+    assert ranks_of(made).waits_ms[0, 1] == pytest.approx(0.4)
+
+
+def test_doubts_about_ranks_are_told_only_where_they_are() -> None:
+    from perfkit.trace.ask.ranks import ranks_of
+
+    for numbers in ((None, 1, 2), (1, 1, 2)):
+        found = ranks_of([one | {"rank": n} for one, n in zip(_three(), numbers, strict=True)])
+        assert [r.rank for r in found.ranks] == [0, 1, 2]
+        assert any("numbered in the order given" in w for w in found.warnings)
+    assert ranks_of([_three()[0] | {"rank": None}]).warnings == ()
+    alone = _three()
+    for one in alone[1:]:
+        one["collectives"] |= {"step": [], "name": [], "dur_us": []}
+        one |= {"communication_us": 0.0}
+    said = ranks_of(alone).warnings
+    assert any("2 kinds of collectives, which differ" in w for w in said)  # in all three steps
+    assert any("was matched" in w for w in said)
+    assert ranks_of(alone[:1]).warnings == ranks_of(alone[1:]).warnings == ()
+    assert ranks_of(alone).stragglers == ()
+    alone[0] |= {"device_us": [{}] * 3}
+    alone[0]["collectives"] |= {"on_host": True}
+    found = ranks_of(alone)
+    assert found.on_host
+    assert found.imbalance == 1  # of those with a device
+    # one more collective on one rank: nobody knows which of them met
+    more = _three()
+    for what, value in (("step", 0), ("name", 0), ("dur_us", 5.0)):
+        more[0]["collectives"][what] = [value, *more[0]["collectives"][what]]
+    found = ranks_of(more)
+    assert found.n_collectives == 5
+    assert any("1 kind of collectives, which differ" in w for w in found.warnings)
+
+
 def _summary(rank: int, *, late: bool) -> dict[str, Any]:
     dur_us = 50.0 if late else 450.0 + rank % 7
     return {
@@ -259,3 +336,34 @@ def test_where_collectives_are_asked_for_is_told(tmp_path: Path) -> None:
     said = summarize(path)["collectives"]
     assert said["asked"] == {"before": 6, "within": 9, "after": 12}
     assert said["on_host"]
+    assert said["dur_us"] == [50.0] * 27
+    # where the operators that ask are on record, their times count, but not behind the last step
+    for times in ((1_500, 6_500, 11_500, 11_600), (16_000,)):
+        for at in times:
+            sim.host("c10d::allreduce_", at, 20)
+        path.write_bytes(sim.json())
+        said = summarize(path)["collectives"]
+        assert said["asked"] == {"before": 0, "within": 4, "after": 0}
+
+
+def test_a_summary_has_the_lengths_sizes_and_rank_that_were_recorded(tmp_path: Path) -> None:
+    from perfkit.trace.ask.rank_summary import summarize
+
+    sim = Simulated()
+    sim.step(0, 0, 1_000)
+    for k, name in enumerate(("allgather", "allreduce")):  # at the same time, on two streams
+        sim.device(
+            "ncclDevKernel", 100 + 50 * k, 200, sim.call("cudaLaunchKernel", 10 + 10 * k, 5),
+            **{"Collective name": name, "dtype": "Float", "In msg nelems": 8,
+               "Out msg nelems": 32, "Group size": 4},
+        )  # fmt: skip
+        sim.events[-1]["tid"] = sim.events[-1]["args"]["stream"] = 20 + k
+    path = tmp_path / "t.json"
+    for rank, known in (("3", 3), ("true", None), ('"3"', None)):
+        told = f'{{"distributedInfo": {{"rank": {rank}}}, "schemaVersion"'
+        path.write_bytes(sim.json().replace(b'{"schemaVersion"', told.encode(), 1))
+        found = summarize(path)
+        assert found["rank"] == known
+    said = found["collectives"]
+    assert said["names"] == ["allgather Float 32", "allreduce Float 32"]
+    assert said["dur_us"] == [200, 200]

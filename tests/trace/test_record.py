@@ -68,7 +68,8 @@ def test_the_active_steps_are_recorded_and_the_region_runs_on(ten: Recording) ->
     assert steps.names == ("ProfilerStep#0", "ProfilerStep#1", "ProfilerStep#2")
     assert ten.cost.n_profiled == 3
     assert ten.cost.n_unprofiled == 5  # 10 - 2 warm-up - 3 recorded
-    assert ten.warnings == ()
+    # on a busy machine the recorded steps may take unlike the later ones
+    assert [w for w in ten.warnings if "are not typical" not in w] == []
 
 
 def test_each_recorded_step_holds_one_of_everything(ten: Recording) -> None:

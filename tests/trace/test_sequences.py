@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from simulated_traces import Simulated, cpu_training
 
 from perfkit.trace import load, sequences
@@ -38,10 +40,28 @@ def test_parts_of_a_longer_sequence_are_not_told_again() -> None:
 
 
 def test_one_kernel_in_a_row_counts_without_overlap() -> None:
-    for in_a_row, fit in ((6, 1), (13, 2)):
+    for in_a_row, fit in ((6, 1), (9, 1), (13, 2)):
         found = sequences(load(_row([_ADD] * in_a_row, repeats=2).json()))
         (six,) = (s for s in found.sequences if len(s.names) == 6)
         assert six.count == 4 * fit
+
+
+def test_what_is_told_of_a_sequence_is_so() -> None:
+    names = [f"elementwise_kernel<op{k}>" for k in range(5)]
+    chosen = random.Random(3).choices(names, k=120)
+    sim = Simulated()
+    for i in range(2):
+        sim.step(i, i * 10_000, 10_000)
+        for k, name in enumerate(chosen):
+            sim.device(name, i * 10_000 + 12.0 * k, 10, len(sim.events) + 1)
+    found = sequences(load(sim.json()), top=100).sequences
+    assert len(found) > 20
+    for one in found:
+        n = len(one.names)
+        starts = [k for k in range(len(chosen)) if tuple(chosen[k : k + n]) == one.names]
+        assert 2 <= one.count / 2 <= len(starts)
+        assert one.busy_us == one.count * 10 * n
+        assert one.gaps_us == one.count * 2 * (n - 1)
 
 
 def _apart(us: float) -> Simulated:

@@ -24,6 +24,7 @@ def test_item_is_told_with_its_op_copy_and_cost() -> None:
     assert found.ops == ("aten::item", "aten::_local_scalar_dense")
     assert found.copy == "Memcpy DtoH (Device -> Pageable)"
     assert not found.is_transfer
+    assert (found.stack, found.at_def) == ("", False)
     assert (found.count, found.per_step, found.cost_us) == (3, 1, 150)
 
 
@@ -77,6 +78,23 @@ def test_the_costliest_stands_first_and_the_stack_is_the_ops() -> None:
     first, second = _syncs(sim)
     assert (first.op, first.stack) == ("aten::nonzero", stack)
     assert second.stack == ""
+
+
+def test_without_a_stack_the_functions_around_it_are_told_with_their_def() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 2_000)
+    sim.host("train.py(12): main", 10, 1_900, "python_function")
+    sim.host("train.py(40): step", 20, 900, "python_function")
+    sim.host("aten::item", 90, 70)
+    sim.label("my label", 95, 60)
+    sim.call("cudaStreamSynchronize", 100, 50)
+    (found,) = _syncs(sim)
+    assert (found.stack, found.at_def) == ("train.py(40): step;train.py(12): main", True)
+    assert (found.op, found.ops) == ("aten::item", ("aten::item", "my label"))
+    stack = "train.py(44): step;train.py(60): main"  # of the call: that says more
+    sim.host("aten::nonzero", 490, 300, **{"Call stack": stack})
+    sim.call("cudaStreamSynchronize", 500, 200)
+    assert (_syncs(sim)[0].stack, _syncs(sim)[0].at_def) == (stack, False)
 
 
 def test_a_cpu_trace_has_no_syncs_whatever_its_ops() -> None:

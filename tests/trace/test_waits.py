@@ -94,7 +94,17 @@ def test_the_innermost_label_is_the_one() -> None:
     sim.host("line 1", 0, 300)
     sim.host("line 2", 50, 100)
     sim.item(60, 40)
-    assert [wait.label for wait in _waits(sim)] == ["line 2"]
+    sim.host("extension::outer", 400, 300)
+    sim.host("line 3", 410, 200)
+    sim.call("cudaStreamSynchronize", 420, 20)
+    external = sim.host("line 4", 500, 60)
+    sim.call("cudaStreamSynchronize", 502, 5, external)
+    sim.device("Memcpy DtoH (Device -> Pageable)", 512, 1,
+               sim.call("cudaMemcpyAsync", 510, 10, external), "gpu_memcpy")  # fmt: skip
+    first, second, third = _waits(sim)
+    assert [wait.label for wait in (first, second, third)] == ["line 2", "line 3", "line 4"]
+    assert second.op == third.op == "extension::outer"  # a label is no operator
+    assert third.copy == "Memcpy DtoH (Device -> Pageable)"
 
 
 def test_no_labels_and_no_runtime_calls_are_no_waits() -> None:

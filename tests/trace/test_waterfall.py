@@ -139,6 +139,15 @@ def test_faster_kernels_bring_nothing_while_the_host_is_busy_all_the_time() -> N
     assert found.gain_of("above") == 1
     assert found.gain_of("launch") == pytest.approx(1_000 / 900)
     assert found.orders_differ
+    assert found.steps_ms == (1.0, 1.0)
+    assert found.working_above_ms == pytest.approx(0.9 - found.least_ms)
+    assert found.summary()["least_ms"] == found.least_ms
+    assert replace(found, least_ms=0.0).summary()["least_ms"] is None
+    one = found.parts[0]
+    for share, differ in ((0.004, False), (0.006, True)):  # of the step, for one of two parts
+        other = replace(one, inside_out_ms=one.outside_in_ms + share * found.step_ms)
+        same = replace(one, inside_out_ms=one.outside_in_ms)
+        assert replace(found, parts=(same, other)).orders_differ is differ
     assert found.above_ms == {"matrix product": pytest.approx(found.ms_of("above"))}
 
 
@@ -260,6 +269,15 @@ def test_operators_of_the_data_set_are_the_wait_for_data() -> None:
     assert sum(o.measured_us for o in limit(load(sim.json())).ops) == pytest.approx(2 * 680)
 
 
+def test_on_the_host_collectives_are_no_wait_for_data() -> None:
+    sim = cpu_training(3, wait=100)
+    for mark in [e for e in sim.events if "ProfilerStep" in e["name"]]:
+        sim.label("gloo:all_reduce", mark["ts"] + 100, 15)  # before the forward pass
+    found = waterfall(load(sim.json()))
+    adds_up(found)
+    assert (parts(found)["communication"], parts(found)["data"]) == (15, 100)
+
+
 def test_it_ends_where_the_limit_does() -> None:
     trace = load(product_on_gpu())
     found = waterfall(trace)
@@ -268,6 +286,23 @@ def test_it_ends_where_the_limit_does() -> None:
     assert found.uncounted_ms == pytest.approx(0.03)
     assert sum(found.above_ms.values()) == pytest.approx(found.ms_of("above"))
     assert (found.device, found.kind) == ("H100 SXM", "predicted")
+
+
+def test_kernels_at_the_same_time_share_it() -> None:
+    """Beside a product a sort, of which nothing is known: both are all of the 200 µs."""
+    whole = json.loads(product_on_gpu())
+    for event in whole["traceEvents"]:
+        if event["name"] == "sort" and event["cat"] == "kernel":
+            event |= {"ts": event["ts"] - 400, "dur": 200, "tid": 99}
+            event["args"]["stream"] = 99
+    found = waterfall(load(json.dumps(whole).encode()))
+    adds_up(found)
+    above_ms = (
+        sum(max(us - low, 0) for us, low in limit(load(product_on_gpu())).families().values()) / 1e3
+    )
+    room_ms = 0.3 - found.least_ms  # the product's time and the addition's
+    assert found.uncounted_ms == pytest.approx(room_ms * 0.2 / (0.2 + above_ms), rel=1e-4)
+    assert found.ms_of("above") == pytest.approx(room_ms * above_ms / (0.2 + above_ms), rel=1e-4)
 
 
 def test_only_the_recorded_device_has_a_waterfall(
@@ -309,6 +344,8 @@ def test_two_recordings_on_one_scale() -> None:
     assert there.warnings == (f"recorded on two devices: {found.before.recorded_on}, H100",)
     other = perfkit.waterfall(load(product_on_gpu()), load(product_on_gpu(size=2048)))
     assert any("least times differ" in w for w in other.warnings)
+    assert other.changes_ms["least"] < 0
+    assert sum(other.changes_ms.values()) == pytest.approx(0, abs=1e-9)  # of steps of one length
 
 
 @pytest.mark.parametrize(("factor", "differ"), [(1.04, False), (1.06, True), (1 / 1.06, True)])

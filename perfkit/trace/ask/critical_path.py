@@ -225,7 +225,10 @@ class _Walk:
         same = lane[order][1:] == lane[order][:-1]
         self._before[order[1:][same]] = order[:-1][same]
         if len(rows) and not (launch >= 0).any():
-            self.doubts.append("no correlation was recorded: the path cannot return to the host")
+            self.doubts.append(
+                "no correlation was recorded: which call launched what is not known, so the path "
+                "may stay on the host or on the device too long"
+            )
         calls = runtime_calls(trace, steps)
         waiting = calls.rows[(calls.is_sync | calls.is_copy) & near[calls.rows]]
         waits = union(start[waiting], stop[waiting])
@@ -275,7 +278,7 @@ class _Walk:
     def _host_back(self, now: int) -> tuple[int, int]:
         """Along the host from ``now`` back to where it had waited for the device."""
         wait = int(np.searchsorted(self._wait_end, now, side="right")) - 1
-        while wait >= 0 and self._wait_end[wait] > self.begin:
+        while wait >= 0:
             until = int(self._wait_end[wait])
             at = int(np.searchsorted(self._ends, until, side="right")) - 1
             known = self._events.of_host(self._wait_call[wait])
@@ -317,8 +320,7 @@ class _Walk:
                 waited_for = f"stream {int(trace.stream[row])} for stream {stream}"
         elif before < 0 or now - int(self._ends[before]) > _OWN_STREAM_GAP_NS:
             other = int(np.searchsorted(self._ends, now, side="right")) - 1
-            if other >= 0 and other < at:
-                before = max(before, other)
+            before = max(before, other)
         launch = int(self._launch[at])
         if launch < 0:
             if before < 0:

@@ -69,7 +69,7 @@ class LaunchQueue(Shown):
     @property
     def empty_share(self) -> float | None:
         """Median over the steps of the time with an empty queue; None where nothing was joined."""
-        if not len(self.rows) or not self.steps:
+        if not self.steps:
             return None
         return statistics.median(s.empty_share for s in self.steps)
 
@@ -143,7 +143,9 @@ def _by_step(
         begin, end = int(steps.start_ns[i]), int(steps.end_ns[i])
         wall = max(end - begin, 1)
         before, after = until(begin), until(end)
-        inside = length[np.searchsorted(at_ns, begin) : np.searchsorted(at_ns, end)]
+        # from the last change before it on: what waits at its begin waits in it
+        first = max(int(np.searchsorted(at_ns, begin, side="right")) - 1, 0)
+        inside = length[first : np.searchsorted(at_ns, end)]
         waits = delay[order[bounds[i] : bounds[i + 1]]]
         result.append(
             StepQueue(

@@ -274,19 +274,18 @@ def _who_waits(answers: list[dict[str, Any]], doubts: list[str]) -> _Met:
             lanes.setdefault(key, []).append((i, dur_us))
     if n < 2:
         return met
-    n_left = 0
+    left = set()
     for key in sorted(lanes):
         members = [i for i, _ in lanes[key]]
         whole = len(members) == n or (IN_GROUP in key[1] and len(members) > 1)
         if not whole or len({len(dur_us) for _, dur_us in lanes[key]}) > 1:
-            n_left += 1
+            left.add(key[1])
             continue
         met.add(members, np.stack([dur_us for _, dur_us in lanes[key]]))
     met.count()
-    if n_left:
-        doubts.append(
-            f"not compared: {plural(n_left, 'kind')} of collectives, which differ between the ranks"
-        )
+    if left:
+        kinds = plural(len(left), "kind")
+        doubts.append(f"not compared: {kinds} of collectives, which differ between the ranks")
     return met
 
 
