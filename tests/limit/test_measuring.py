@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -226,6 +226,37 @@ def test_the_device_is_the_one_that_is_asked_for(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(gpu, "is_available", lambda: False)
     with pytest.raises(MissingError, match="torch sees no GPU device"):
         _Bench(None)
+
+
+def test_products_are_of_the_devices_formats_and_sizes(
+    bench: _Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def product_rates(form: str, sizes: tuple[int, ...]) -> Iterator[ProductRate]:
+        asked.append((form, sizes))
+        if form == "float16":
+            raise RuntimeError("no kernel for it\nat a place")
+        return iter(())
+
+    monkeypatch.setattr(bench, "_products_in", product_rates)
+    for is_cpu, is_slow in ((True, True), (False, False), (False, True)):  # a played GPU is slow
+        monkeypatch.setattr(bench, "kind", SimpleNamespace(is_cpu=is_cpu))
+        monkeypatch.setattr(bench, "has_cpu_speed", is_slow)
+        asked.clear()
+        assert list(bench.products()) == []
+        sizes = (256, 512, 1024, 2048) if is_slow else (1024, 2048, 4096, 8192)
+        assert {at for _, at in asked} == {sizes}
+        forms = {form for form, _ in asked}
+        assert {"float32", "float64", "bfloat16", "float16"} <= forms
+        assert {"tf32", "float8"} <= forms or is_cpu
+        assert not {"tf32", "float8"} & forms or not is_cpu
+    assert bench.notes == ["float16 products were not measured: no kernel for it"] * 3
+    monkeypatch.setattr(torch_compat, "float8_product", lambda size, place: (size, place))
+    assert bench._product("float8", 8) == (8, "cpu")
+    for form, dtype in (("tf32", torch.float32), ("bfloat16", torch.bfloat16)):
+        made: Any = bench._product(form, 8)()
+        assert (made.dtype, tuple(made.shape)) == (dtype, (8, 8))
 
 
 class Asked(TorchFunctionMode):

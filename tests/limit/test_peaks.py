@@ -348,15 +348,16 @@ def test_sets_are_doubled_until_they_are_far_larger_than_the_last_cache(
 
 
 @pytest.mark.parametrize(
-    ("first_s", "sizes"), [(0.036, [64, 128]), (0.039, [64]), (0.29, [64]), (0.31, [])]
+    ("first_s", "sizes", "share"),
+    [(0.036, [64, 128], 1), (0.039, [64], 1), (0.29, [64], 1), (0.31, [], 1), (0.16, [], 0.5)],
 )
 def test_no_product_takes_longer_than_a_third_of_a_second(
-    first_s: float, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+    first_s: float, sizes: list[int], share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Twice the size is eight times the work: one that would take too long is not begun."""
     begun = []
     bench = measured._Bench("cpu")
-    monkeypatch.setattr(bench, "share", 1.0)
+    monkeypatch.setattr(bench, "share", share)
     monkeypatch.setattr(bench, "_product", lambda form, size: lambda: begun.append(size))
     monkeypatch.setattr(bench, "_seconds", lambda call, n: first_s * (begun[-1] / 64) ** 3)
     monkeypatch.setattr(bench, "_rate", lambda call, amount, budget_s: rate(1.0))
