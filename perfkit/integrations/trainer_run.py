@@ -225,15 +225,11 @@ class TrainerRun:
         self.epochs = update.epoch
         self._tell(lambda observer: observer.update(update))
         if self._guarded_log is not None and self._run is not None:
-            metrics = self._metrics(self._run, update)
-            if metrics:
-                self._guarded_log(metrics)
+            self._guarded_log(self._metrics(self._run, update))
 
     def _metrics(self, run: PushedRun, update: Update) -> dict[str, float]:
         before, phases_before = self._logged
         n = run.meter.n - before
-        if n <= 0:
-            return {}
         self._logged = run.meter.n, list(run.phase_ns)
         found: dict[str, float | None] = {"step": run.meter.n, "epoch": update.epoch}
         if update.steps_per_s:

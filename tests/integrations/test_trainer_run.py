@@ -144,6 +144,8 @@ def test_every_phase_of_a_run_has_its_time(loop: Loop) -> None:
     assert run.summary.step is not None
     assert run.summary.step.median == pytest.approx(11)
     assert run.summary.wait_share == pytest.approx(2 / 11)
+    assert run.summary.wall_s == pytest.approx(sum(found.values()) / 1e3)
+    assert not run.summary.warnings
 
 
 def test_a_short_phase_is_named_too(loop: Loop) -> None:
@@ -346,6 +348,7 @@ def test_a_cell_that_ends_ends_the_runs_of_which_nobody_says_so(
     monkeypatch.setitem(sys.modules, "IPython", shell)
     first, second = TrainerRun(live=False), TrainerRun(live=False)
     first.begin("first")
+    assert len(calls) == 1
     second.begin("second")
     first.end("finished")
     ((name, cell_ends),) = calls

@@ -219,6 +219,7 @@ def test_a_drift_is_told_where_few_of_the_steps_were_recorded(n_steps: int, is_t
         (2, {}, (10.0, None)),
         (9, {"samples": 72, "samples_at": 8}, (10.0, 80.0)),
         (9, {"samples": 72}, (10.0, None)),  # how many the first step had is not known
+        (9, {"samples_at": 8}, (10.0, None)),  # a later batch had no size
         (9, {"samples": 8, "samples_at": 8}, (10.0, None)),
     ],
 )
