@@ -114,6 +114,13 @@ def test_a_clock_that_shows_no_time_has_no_rate(
 ) -> None:
     monkeypatch.setattr(bench, "_seconds", lambda call, n: 0.0)
     assert bench._rate(lambda: None, 1.0, 0.0) is None
+    monkeypatch.setattr(bench, "_product", lambda form, size: lambda: None)
+    assert list(bench._products_in("float32", (64, 128))) == []
+    assert bench.notes == ["float32 products: the device's clock shows no time"]
+    monkeypatch.setattr(measured, "_CPU_SETS", (2**16,))
+    monkeypatch.setattr(measured, "_CPU_LARGEST", 2**17)
+    monkeypatch.setattr(measured, "_last_cache_bytes", lambda: 0)
+    assert list(bench.memory()) == []
 
 
 def test_the_first_of_three_calls_may_be_slow(

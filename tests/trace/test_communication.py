@@ -27,6 +27,7 @@ def test_bytes_bandwidth_and_overlap() -> None:
     )  # fmt: skip
     assert (one.total_us, one.overlapped_us, one.exposed_us) == (200, 50, 150)
     assert one.bus_gb_per_s == pytest.approx(2_000_000 / 200e-6 / 1e9 * 1.5)
+    assert found.warnings == ()
     assert found.overlapped_share == pytest.approx(0.25)
     assert found.exposed_share == pytest.approx(0.15)
 
@@ -111,5 +112,6 @@ def test_factors_of_nccl_tests(name: str, n: int, factor: float | None) -> None:
 def test_without_collectives_there_is_no_answer() -> None:
     found = communication(load(cpu_training(2).json()))
     assert found.collectives == ()
+    assert found.warnings == ("no collective was recorded on a device",)
     assert found.overlapped_share == 0
     assert "not recorded" in str(found)

@@ -6,6 +6,7 @@ import pytest
 from simulated_traces import Simulated, cpu_training
 
 from perfkit.trace import Copies, copies, load
+from perfkit.trace.ask.copies import copy_kind
 
 
 def _copies(sim: Simulated) -> Copies:
@@ -32,6 +33,20 @@ def test_direction_memory_bytes_and_rate() -> None:
     assert found["host to device", "pinned"].rate_gb_per_s == pytest.approx(20)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Memset (Device)", ("memset", "")),
+        ("Memcpy HtoD (Pinned -> Device)", ("host to device", "pinned")),
+        ("Memcpy HtoD (Array -> Device)", ("host to device", "not recorded")),
+        ("Memcpy DtoH", ("device to host", "not recorded")),
+        ("hipMemcpy", ("unknown", "not recorded")),
+    ],
+)
+def test_kinds_are_read_from_names(name: str, kind: tuple[str, str]) -> None:
+    assert copy_kind(name) == kind
+
+
 def test_what_computing_hides() -> None:
     sim = Simulated()
     sim.step(0, 0, 1_000)
@@ -39,7 +54,9 @@ def test_what_computing_hides() -> None:
     sim.device("ncclDevKernel_AllReduce", 0, 1_000, 2)  # hides nothing
     sim.device("Memcpy HtoD (Pinned -> Device)", 150, 100, 3, "gpu_memcpy", bytes=8)
     sim.device("gemm", 150, 100, 4, device=1)  # of another device
-    (kind,) = _copies(sim).kinds
+    found = _copies(sim)
+    assert found.warnings == ()
+    (kind,) = found.kinds
     assert kind.overlapped_us == 50
     assert kind.overlapped_share == 0.5
 
@@ -67,5 +84,5 @@ def test_rocm_does_not_say_what_memory_and_how_much() -> None:
 
 def test_without_a_device_there_is_no_answer() -> None:
     found = _copies(cpu_training(2))
-    assert found.kinds == ()
+    assert (found.kinds, found.warnings) == ((), ("no copy was recorded",))
     assert "not recorded" in str(found)

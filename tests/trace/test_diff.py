@@ -42,6 +42,8 @@ def test_changes_are_per_step_and_ranked() -> None:
     assert changes["op", "aten::gelu"].before_ms == 0
     assert found.host_ms["forward"] == (pytest.approx(0.17), pytest.approx(0.351))
     assert found.ratio == 1
+    assert found.device_ms["compute"] == (pytest.approx(0.1), pytest.approx(0.06))
+    assert found.warnings == ()
 
 
 def test_a_change_is_a_microsecond_and_a_tenth() -> None:

@@ -66,6 +66,7 @@ def test_rates_are_over_the_kernels_and_over_the_step() -> None:
     (op,) = found.ops
     assert (op.op, op.count, op.flops, op.busy_us) == ("aten::mm", 2, 4e9, 400)
     assert op.tflop_per_s == pytest.approx(10)
+    assert found.warnings == ()
     assert found.per_step == 2e9
     assert found.achieved_tflop_per_s == pytest.approx(2)
     assert found.busy_tflop_per_s == pytest.approx(10)
@@ -85,6 +86,11 @@ def test_an_op_inside_a_counted_op_is_not_counted_twice() -> None:
     assert found.per_step == 2 * 16 * 16
     assert not found.on_device
     assert found.ops[0].busy_us == 100
+    sim.host("aten::mm", 200, 50, **{"Input Dims": [[16, 2], [3, 8]]})
+    sim.host("aten::mm", 300, 50)
+    found = flops(load(sim.json()))
+    assert (found.n_counted, found.n_unknown) == (1, 2)
+    assert found.warnings == ("not counted: 2 calls whose shapes do not show the FLOPs",)
 
 
 def test_without_shapes_there_is_no_answer() -> None:

@@ -24,6 +24,7 @@ _AT = "void at::native::"
         ("volta_h884gemm_64x128_ldg8_nn", "matmul", True),
         ("turing_fp16_s1688gemm_fp16_128x128_ldg8_f2f_tn", "matmul", True),
         ("ampere_sgemm_128x64_tn", "matmul", False),
+        ("sm70_xmma_gemm_f16f16_f16f16_f16_nn_n_tilesize128x128x8_ffma", "matmul", False),
         ("volta_sgemm_64x64_nt", "matmul", False),
         ("cutlass3x_sm90_tensorop_s64x256x16gemm_f16_warpspecialized", "matmul", True),
         ("sm90_16x8x16_hgmma_kernel_gemm", "matmul", True),
@@ -137,11 +138,16 @@ def test_no_matrix_work_has_no_tensor_core_share() -> None:
     sim = Simulated()
     sim.step(0, 0, 100)
     sim.device("void at::native::vectorized_elementwise_kernel<4>", 10, 4, 1)
-    assert _kernels(sim).tensor_core_share is None
+    sim.device("triton_poi_fused_to_tf32_0", 20, 4, 2)
+    found = _kernels(sim)
+    assert found.tensor_core_share is None
+    assert not any(one.tensor_cores for one in found.kernels)
+    assert found.warnings == ()
 
 
 def test_without_a_device_there_is_no_answer() -> None:
     found = _kernels(cpu_training(2))
     assert found.kernels == ()
     assert found.total_us == 0
+    assert found.warnings == ("no kernel was recorded",)
     assert "not recorded" in str(found)

@@ -131,6 +131,11 @@ def test_lists_of_an_optimizer_have_the_dtype_in_which_gradients_are_accumulated
     assert [o.n_bytes for o in _on_the_host(half, scaled).ops] == [2 * 2 * 1500]
     nothing = ("torch::autograd::AccumulateGrad", [[]], [""])
     assert len(_on_the_host(nothing, half, scaled).ops) == 1
+    adam = ("aten::_fused_adam_", [[[8]], [[8]], [[8]], [[8], [8]]], ["TensorList"] * 4)
+    (unknown,) = _on_the_host(half, adam).unknown
+    assert unknown.why == "its shapes do not say"
+    # what only calls others, or is no operator, is no unknown work
+    assert _on_the_host(("aten::linear", [], []), ("relu", [], []), half).unknown == ()
     with_none = ("aten::_foreach_mul_", [[[1000]], []], ["TensorList", "TensorList"])
     for calls in ((scaled,), (with_none,), (half, single, scaled)):
         (unknown,) = _on_the_host(*calls).unknown
@@ -223,6 +228,16 @@ def test_unknown_devices_have_work_but_no_least_time() -> None:
         found.figure()
     with pytest.raises(UsageError, match="no data sheet of 'nope'"):
         limit(load(product_on_gpu()), device="nope")
+
+
+@pytest.mark.parametrize("odd", [[], {}, "x", [3], {"0": 1}, [{"name": 5}], [{}]])
+def test_properties_of_devices_that_are_none_name_no_device(odd: Any) -> None:
+    whole = json.loads(product_on_gpu())
+    whole["deviceProperties"] = odd
+    found = limit(load(json.dumps(whole).encode()))
+    assert (found.recorded_on, found.kind) == ("a device", "")
+    whole["deviceProperties"] = [{"name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": "80"}]
+    assert limit(load(json.dumps(whole).encode())).device == "H100 SXM"
 
 
 def test_without_shapes_nothing_is_counted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from simulated_traces import HOST, Simulated, cpu_training
 
 from perfkit.trace import load, memory_curve
@@ -78,6 +79,20 @@ def test_older_traces_hold_only_changes() -> None:
     assert one.by_phase_bytes == {}
     assert one.peak_reserved_bytes is None
     assert any("only changes" in w for w in found.warnings)
+
+
+@pytest.mark.parametrize("totals", [(0, 0), (300, None)])
+def test_totals_that_are_not_in_every_event_or_are_none_are_no_totals(
+    totals: tuple[int | None, ...],
+) -> None:
+    """The CPU's allocator keeps none and writes 0."""
+    sim = Simulated()
+    sim.step(0, 0, 100)
+    for at, n_bytes, total in zip((10, 20), (300, 200), totals, strict=True):
+        _memory(sim, at, n_bytes, **({} if total is None else {"Total Allocated": total}))
+    (one,) = memory_curve(load(sim.json())).devices
+    assert not one.is_absolute
+    assert one.allocated_bytes.tolist() == [300, 500]
 
 
 def test_host_and_devices_stand_apart() -> None:

@@ -19,6 +19,7 @@ import perfkit
 from perfkit import show
 from perfkit.base.errors import UsageError
 from perfkit.cli import main
+from perfkit.limit.roofs import Roofs
 from perfkit.trace import find_steps, limit, load, waterfall
 from perfkit.trace.ask.waterfall import (
     CAUSES,
@@ -288,6 +289,26 @@ def test_it_ends_where_the_limit_does() -> None:
     assert (found.device, found.kind) == ("H100 SXM", "predicted")
 
 
+@pytest.mark.parametrize(("took_us", "is_less"), [(300, False), (200, True)])
+def test_on_the_host_too_an_operator_below_its_least_time_is_a_doubt(
+    took_us: float, is_less: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roofs = Roofs("cpu", {"float32": 1e12}, ((2**20, 1e12),), "measured here")
+    monkeypatch.setattr("perfkit.trace.ask.limit._roofs", lambda trace, device: roofs)
+    sim = Simulated()
+    shapes = {"Input Dims": [[512, 512], [512, 512]], "Input type": ["float", "float"]}
+    for i in range(2):
+        sim.step(i, 1_000 * i, 1_000)
+        sim.host("aten::mm", 1_000 * i + 100, took_us, **shapes)
+    found = waterfall(load(sim.json()))
+    adds_up(found)
+    least_us = 2 * 512**3 / 1e6
+    assert 1e3 * found.least_ms == pytest.approx(min(least_us, took_us))
+    assert parts(found)["host"] == 1_000 - took_us
+    assert found.ms_of("above") == pytest.approx(max(took_us - least_us, 0) / 1e3, rel=1e-5)
+    assert any("took less than their least time" in w for w in found.warnings) is is_less
+
+
 def test_kernels_at_the_same_time_share_it() -> None:
     """Beside a product a sort, of which nothing is known: both are all of the 200 µs."""
     whole = json.loads(product_on_gpu())
@@ -355,6 +376,7 @@ def test_steps_whose_least_times_differ_by_a_twentieth_do_not_do_the_same_work(
     found = waterfall(load(product_on_gpu()))
     other = replace(found, least_ms=factor * found.least_ms)
     assert any("least times differ" in w for w in change(found, other).warnings) is differ
+    assert change(found, replace(found, least_ms=0.0)).warnings == ()  # of one it is not known
 
 
 def test_operators_that_took_less_than_their_least_time_are_a_doubt() -> None:
