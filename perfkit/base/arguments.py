@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import sys
+import contextlib
+import math
 from numbers import Integral, Real
 from typing import Any
 
@@ -67,8 +68,12 @@ def check_seconds(name: str, value: Any) -> None:
     Raises:
         UsageError: ``value`` is no number, not positive, infinite or NaN.
     """
-    good = isinstance(value, Real) and not isinstance(value, bool)
-    if not good or not 0 < value <= sys.float_info.max:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    seconds = math.inf
+    if is_number:
+        with contextlib.suppress(OverflowError):  # a whole number beyond all floats
+            seconds = float(value)
+    if not 0 < seconds < math.inf:
         raise UsageError(f"{name} is {shown(value)}; give a positive number of seconds")
 
 

@@ -13,7 +13,6 @@ import inspect
 import math
 import numbers
 import reprlib
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.base.arguments import check_function
+from perfkit.base.arguments import check_function, check_seconds
 from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
@@ -375,8 +374,7 @@ def _checked_names(names: object) -> tuple[str, str]:
 def _check_numbers(
     budget_s: object, min_blocks: object, max_blocks: object, warmup: object, seed: object
 ) -> None:
-    if not _is_real(budget_s) or not 0 < budget_s <= sys.float_info.max:
-        raise UsageError(f"budget_s must be a positive number of seconds, got {_shown(budget_s)}")
+    check_seconds("budget_s", budget_s)
     if not _is_whole(min_blocks) or min_blocks < 2:
         raise UsageError(f"min_blocks must be a whole number ≥ 2, got {_shown(min_blocks)}")
     if not _is_whole(max_blocks) or max_blocks < min_blocks:
@@ -387,10 +385,6 @@ def _check_numbers(
     for what, number in (("warmup", warmup), ("seed", seed)):
         if not _is_whole(number) or number < 0:
             raise UsageError(f"{what} must be a whole number ≥ 0, got {_shown(number)}")
-
-
-def _is_real(value: object) -> TypeGuard[float]:
-    return isinstance(value, (numbers.Real, np.floating)) and not isinstance(value, bool)
 
 
 def _is_whole(value: object) -> TypeGuard[int]:
