@@ -346,7 +346,7 @@ class Scrubber:
         return value
 
     def _mapping(self, value: Mapping[Any, Any], do: Callable[[str], str]) -> Any:
-        if len(value) >= 3 and len(_ENV_KEYS.intersection(value)) >= 3:
+        if len(_ENV_KEYS.intersection(value)) >= 3:
             return {ENVIRONMENT: ENVIRONMENT}
         result = {}
         for key, item in value.items():

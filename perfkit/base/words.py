@@ -158,7 +158,7 @@ def fmt_bound(gain: float) -> str:
     """A bound on a speed-up, with only significant digits: ``1.08×``, ``2.1×``, ``26×``."""
     if not math.isfinite(gain):
         return ABSENT
-    if gain < 1.15:  # 1 / (1 - 0.05) = 1.1 would look wrong
+    if gain <= 1.15:  # 1 / (1 - 0.05) = 1.1 would look wrong
         return f"{gain:.2f}×"
     return f"{gain:.1f}×" if gain < 9.95 else f"{gain:,.0f}×"
 

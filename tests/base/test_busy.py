@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -11,7 +12,7 @@ import pytest
 
 from perfkit.base.machine import busy
 from perfkit.base.machine.busy import Busy, BusyMark
-from perfkit.base.machine.held_back import HostReading
+from perfkit.base.machine.held_back import HeldBack, HostReading
 
 QUIET = Busy(
     wall_s=2.0,
@@ -38,6 +39,11 @@ def test_a_quiet_machine_says_nothing():
         ({"waited_s": 1.5, "others_s": 3.4}, "had no core for 75 % of the time"),
         ({"stolen_s": 0.8}, "the hypervisor took 20 % of the cores' time away"),
         ({"throttled_s": 0.5}, "quota stopped it for 25 % of the time"),
+        ({"throttled_s": 1.5}, "quota stopped it for 75 % of the time"),
+        ({"throttled_s": 3.0}, "quota stopped it for 100 % of the time"),
+        ({"waited_s": 3.0, "others_s": 3.4}, "had no core for 100 % of the time"),
+        ({"waited_s": 1.5, "others_s": 1.8, "n_cores": 1}, "used 0.9 of 1 core, and"),
+        ({"waited_s": 0.3, "others_s": 2.2}, "so times are up to 18 % too long."),
         ({"waited_s": None, "others_s": 2.0}, "other programs used 1.0 of 2 cores"),
     ],
 )
@@ -95,6 +101,7 @@ def test_a_fifth_of_the_time_spoils_the_figures():
         ({"throttled_s": 0.5}, 0.25, True),
         ({"waited_s": 1.5, "others_s": 3.4}, 0.75, True),
         ({"waited_s": None, "others_s": 2.0}, 0.5, True),
+        ({"throttled_s": 1.9, "stolen_s": 0.8}, 1.0, True),
         ({}, 0.0, False),
     ],
 )
@@ -141,6 +148,19 @@ def test_where_the_system_tells_nothing_nothing_is_claimed(monkeypatch: pytest.M
     assert not seen.is_busy
 
 
+def test_the_kernels_account_of_a_thread_is_in_ns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(busy.sys, "platform", "linux")
+    monkeypatch.setattr(busy, "Path", lambda text: tmp_path / text.lstrip("/"))
+    monkeypatch.setattr(busy.os, "getloadavg", lambda: (1.0, 2.0, 3.0), raising=False)
+    account = tmp_path / "proc/self/task/5/schedstat"
+    account.parent.mkdir(parents=True)
+    account.write_text("9000000000 1500000000 77\n")  # ran, waited, how often
+    mark = BusyMark(5)
+    account.write_text("9900000000 2250000000 80\n")
+    seen = mark.until_now()
+    assert (seen.waited_s, seen.load) == (0.75, 1.0)
+
+
 def test_it_reads_this_machine():
     seen = BusyMark(threading.get_native_id()).until_now()
     assert seen.n_cores >= 1
@@ -155,7 +175,8 @@ def test_the_other_ranks_of_a_torchrun_are_no_other_programs(monkeypatch: pytest
             self.pid, self.seconds = pid, seconds
 
         def cpu_times(self) -> SimpleNamespace:
-            return SimpleNamespace(user=self.seconds, system=0.0)
+            ended = {"children_user": 0.5, "children_system": 0.125}
+            return SimpleNamespace(user=self.seconds, system=0.25, **ended)
 
         def parent(self) -> Agent:
             return Agent(0)
@@ -172,16 +193,18 @@ def test_the_other_ranks_of_a_torchrun_are_no_other_programs(monkeypatch: pytest
 
     monkeypatch.setattr(psutil, "Process", Process)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    assert busy._process()[0] == 1.0
+    assert busy._process()[0] == 1.875
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert busy._process()[0] == 6.0
+    assert busy._process()[0] == 1.875 + 5.875
 
 
 def test_two_measurements_add_up_and_what_is_unknown_stays_unknown() -> None:
-    disturbed = Busy(1.0, 2, 0.5, waited_s=0.6, others_s=1.4, stolen_s=0.1)
-    quiet = Busy(9.0, 2, 9.0, waited_s=0.0, others_s=0.0)
+    short, long = HeldBack(1.0), HeldBack(9.0)
+    disturbed = Busy(1.0, 2, 0.5, waited_s=0.6, others_s=1.4, stolen_s=0.1, held_back=short)
+    quiet = Busy(9.0, 2, 9.0, waited_s=0.25, others_s=0.5, held_back=long)
     both = disturbed.and_then(quiet)
-    assert (both.wall_s, both.process_s, both.waited_s, both.others_s) == (10.0, 9.5, 0.6, 1.4)
+    assert both.held_back is quiet.and_then(disturbed).held_back is long
+    assert (both.wall_s, both.process_s, both.waited_s, both.others_s) == (10.0, 9.5, 0.85, 1.9)
     assert both.stolen_s is None
     assert disturbed.spoils
     assert not both.spoils

@@ -101,6 +101,7 @@ def test_the_built_in_kinds_are_found_and_the_cpu_is_last() -> None:
 
 
 def test_a_type_that_nobody_knows_has_its_own_name_and_nothing_else() -> None:
+    assert [devices.place_of(n, 1) for n in (0, 1, 99)] == ["cpu", "cuda:1", "device99:1"]
     device = devices.of("hpu:2")
     assert (device.type, device.label, device.place(2)) == ("hpu", "HPU", "hpu:2")
     assert not device.is_cpu

@@ -46,7 +46,7 @@ def seen(held: dict[str, float] | None = None, **end: Any) -> GpuHeldBack:
             "held back for heat for 20 % of the time (its clock was 1900 of 1980 MHz at the end, "
             "temperature 91 °C): it needs better cooling.",
         ),
-        (seen({"board": 0.3}), "by a limit of its board for 30 % of the time"),
+        (seen({"board": 0.3, "power": 0.2}), "by a limit of its board for 30 % of the time"),
         # drivers that count nothing: what holds now
         (seen(clock_mhz=900, reasons=0x4), "held back by its power limit when this ended"),
         (seen(clock_mhz=900, reasons=0x80 | 0x4), "by the power brake of the server when this"),
@@ -110,6 +110,7 @@ def test_a_narrow_link_is_said_only_where_copies_matter():
     assert "PCIe 3.0 ×8 instead of 5.0 ×16" in said
     assert "30 % of the step, get 12 % of the bandwidth" in said
     assert seen(link=(3, 8), state=8).sentences(copies=0.3) == ()  # asleep: the link is slow too
+    assert seen(link=(5, 8), max_link=(4, 16)).sentences(copies=0.3) == ()  # as fast
 
 
 def test_other_processes_are_said_only_where_work_waits_in_the_queue():
@@ -166,7 +167,22 @@ class Nvml:
     def nvmlDeviceGetPowerUsage(self, handle: str) -> int:  # noqa: N802
         return 612_000
 
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: str) -> int:  # noqa: N802
+        return 700_000
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:  # noqa: N802
+        return (210, 1230, 2619)[kind]  # graphics, multiprocessors, memory
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: str, kind: int) -> int:  # noqa: N802
+        return (2100, 1980, 2700)[kind]
+
+    def nvmlDeviceGetTemperature(self, handle: str, sensor: int) -> int:  # noqa: N802
+        return (61,)[sensor]
+
     def nvmlDeviceGetCurrPcieLinkWidth(self, handle: str) -> int:  # noqa: N802
+        return 16
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: str) -> int:  # noqa: N802
         return 16
 
 
@@ -184,7 +200,16 @@ def test_it_reads_what_nvml_knows(one_gpu: Nvml):
     pytest.importorskip("torch")
     one_gpu.held_ns = 2_500_000_000
     assert read_gpus() == (
-        GpuReading(index=0, name="NVIDIA H100", held_s={"power": 2.5}, watts=612.0),
+        GpuReading(
+            index=0,
+            name="NVIDIA H100",
+            held_s={"power": 2.5},
+            clock_mhz=1230,
+            max_clock_mhz=1980,
+            watts=612.0,
+            limit_watts=700.0,
+            celsius=61,
+        ),
     )
     one_gpu.n_processes = 3
     assert read_gpus()[0].n_processes == 3

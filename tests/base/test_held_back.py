@@ -74,6 +74,18 @@ def test_one_reading_of_made_files(tmp_path: Path):
     )
 
 
+def test_the_clock_is_that_of_the_fastest_core_that_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 3}, raising=False)
+    for core, mhz, governor in ((0, 900, "a"), (1, 5000, "b"), (2, 3100, "c"), (3, 1200, "d")):
+        folder = f"sys/devices/system/cpu/cpu{core}/cpufreq"
+        files = {f"{folder}/scaling_cur_freq": f"{mhz}000", f"{folder}/scaling_governor": governor}
+        write(tmp_path, files)
+    seen = HostReading.read(tmp_path)
+    assert (seen.clock_mhz, seen.governor) == (3100.0, "c")
+
+
 @linux
 @pytest.mark.parametrize(
     "broken",
@@ -114,6 +126,8 @@ def test_two_readings_give_what_happened_between_them():
     ("change", "said"),
     [
         ({"hot_s": 1.5, "n_hot": 12}, "throttled itself for heat for 15 % of the time, 12 times"),
+        ({"hot_s": 6.0}, "for heat for 60 % of the time:"),
+        ({"hot_s": 12.0}, "for heat for 100 % of the time:"),
         ({"clock_mhz": 1200.0}, "ran at 1.20 GHz of at most 3.80 GHz"),
         ({"clock_mhz": 1200.0}, "below its base clock of 2.10 GHz"),
         ({"clock_mhz": 1200.0}, "(governor: powersave)"),
@@ -124,7 +138,8 @@ def test_two_readings_give_what_happened_between_them():
             {"major_faults": 5000, "swapped_in_bytes": 20 * 2**20, "swapped_out_bytes": 2**30},
             "swapped 20.0 MiB in and 1.00 GiB out",
         ),
-        ({"memory_stalled_s": 2.0}, "programs waited for it for 20 % of the time"),
+        ({"memory_stalled_s": 6.0}, "programs waited for it for 60 % of the time"),
+        ({"memory_stalled_s": 12.0}, "programs waited for it for 100 % of the time"),
     ],
 )
 def test_what_explains_lost_time_is_said(change: dict[str, float], said: str):
@@ -225,6 +240,15 @@ def test_a_quota_of_version_1(tmp_path: Path):
     seen = Throttled.between(before, now)
     assert seen is not None
     assert seen.stopped_s == pytest.approx(0.5)
+
+
+def test_without_a_known_quota_no_more_is_lost_than_the_periods_that_it_stopped(tmp_path: Path):
+    """The sum is one of several cores: 5 s of 10 periods, which the kernel makes 0.1 s long."""
+    stat = "sys/fs/cgroup/cpu.stat"
+    before = read_quota(write(tmp_path, {stat: V2.format(0, 0, 0)}))
+    now = read_quota(write(tmp_path, {stat: V2.format(100, 10, 5_000_000)}))
+    seen = Throttled.between(before, now)
+    assert seen == Throttled(pytest.approx(1.0), None, 100, 10)
 
 
 def test_a_group_without_a_quota_is_never_stopped(tmp_path: Path):

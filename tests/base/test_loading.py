@@ -28,6 +28,7 @@ class Made:
         self.root = root
         self.clock_s = 100.0
         self.reads = 0
+        self.waited_s = 0.5
         self.started = True  # some process of Python's multiprocessing
         self.looks = LoaderLooks(
             self.now, root, spent=lambda: 0.0, may_have_workers=lambda: self.started
@@ -44,8 +45,10 @@ class Made:
         path.write_text(text)
 
     def set_main(self, *, run_s: float, children: tuple[int, ...], disk: int = 0) -> None:
-        self.write(f"{self.thread}/stat", stat("python", 0, 0, 0, 5))
-        self.write(f"{self.thread}/schedstat", f"{round(run_s * 1e9)} 0 3\n")
+        self.write(f"{self.thread}/stat", stat("python", 0, round(run_s * TICKS) // 5, 0, 5))
+        self.write(
+            f"{self.thread}/schedstat", f"{round(run_s * 1e9)} {round(self.waited_s * 1e9)} 3\n"
+        )
         self.write(f"{self.thread}/children", " ".join(map(str, children)))
         self.write("proc/self/io", f"rchar: 0\nread_bytes: {disk}\n")
 
@@ -58,7 +61,7 @@ class Made:
             f"proc/{pid}/stat",
             stat(name, round(user_s * TICKS), round(system_s * TICKS), faults, started),
         )
-        self.write(f"proc/{pid}/schedstat", "0 500000000 1\n")
+        self.write(f"proc/{pid}/schedstat", f"0 {round(self.waited_s * 1e9)} 1\n")
         self.write(f"proc/{pid}/io", io)
 
     def after(self, seconds: float) -> None:
@@ -98,7 +101,12 @@ def test_a_worker_is_not_seen_while_the_loop_stands_still_for_perfkit(made: Made
     assert use.wall_s == 7.0  # of the machine's cores
 
 
-def test_two_looks_at_a_worker_give_what_it_did_between_them(made: Made):
+def test_two_looks_at_a_worker_give_what_it_did_between_them(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(loading._host, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(loading, "cores_busy_s", iter([(10.0, None), (16.0, None)]).__next__)
+    made.write("proc/pressure/io", "some avg10=0.00 total=1500000\n")
     made.set_main(run_s=1.0, children=(41, 42))
     made.set_worker(41, user_s=1.0, system_s=0.5, io="rchar: 10\nread_bytes: 5\n")
     made.set_worker(42, user_s=3.0, name="python")  # no worker: torch's fork server …
@@ -106,6 +114,8 @@ def test_two_looks_at_a_worker_give_what_it_did_between_them(made: Made):
     made.set_worker(45, user_s=1.0, started=8)
     made.after(0.0)
     assert (45, "8") in made.looks._workers
+    made.waited_s = 1.25
+    made.write("proc/pressure/io", "some avg10=0.00 total=3500000\n")
     made.set_main(run_s=2.5, children=(41,), disk=300)
     made.set_worker(
         41, user_s=4.0, system_s=1.0, faults=2, io="rchar: 1010\nread_bytes: 905\nwrite_bytes: 1\n"
@@ -118,14 +128,16 @@ def test_two_looks_at_a_worker_give_what_it_did_between_them(made: Made):
             seen_s=4.0,
             cpu_s=3.5,
             system_s=0.5,
-            waited_s=0.0,
+            waited_s=0.75,
             fresh_bytes=2 * 4096,
             asked_bytes=1000,
             disk_bytes=900,
         ),
     )
     assert use.main is not None
-    assert (use.main.cpu_s, use.main.disk_bytes) == (1.5, 300)
+    assert (use.main.cpu_s, use.main.system_s, use.main.waited_s) == (1.5, 0.3, 0.75)
+    assert use.main.disk_bytes == 300
+    assert (use.spare_cores, use.io_stalled_s) == (2.5, 2.0)
     assert use.mean(lambda worker: worker.cpu_s) == pytest.approx(3.5 / 4)
 
 

@@ -55,6 +55,14 @@ def test_a_stamp_survives_json() -> None:
     assert made.versions["python"] == sys.version.split()[0]
 
 
+@pytest.mark.parametrize(("cores", "words"), [(1, "1 core"), (2, "2 cores")])
+def test_the_machine_in_words(cores: int, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_host, "cpu_model", lambda: "AMD EPYC 7B13")
+    monkeypatch.setattr(_host, "usable_cpus", lambda: cores)
+    monkeypatch.setattr(_host, "memory_bytes", lambda: 24 * 2**30)
+    assert machine.machine_sentence.__wrapped__() == f"AMD EPYC 7B13, {words}, 24 GiB"
+
+
 def test_a_process_that_uses_cuda_names_the_gpu_it_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA numbers GPUs of several kinds in another order than the driver."""
     torch = pytest.importorskip("torch")
@@ -453,6 +461,23 @@ def test_a_torch_that_does_not_import_is_told() -> None:
     broken = _named(_all(probe_error="OSError: libcudart.so: no such file"), "torch")
     assert not broken.available
     assert "libcudart" in broken.reason
+
+
+@pytest.mark.parametrize(
+    ("version", "works"), [("2.10.1", False), ("2.11.0+cu130", True), ("3.0.0", True)]
+)
+def test_a_torch_that_is_too_old_is_told(version: str, works: bool) -> None:
+    told = _named(_all(TorchBuild(version)), "torch")
+    assert told.available is works
+    assert told.reason == f"torch {version}{'' if works else ' is too old'}"
+
+
+def test_processors_that_this_process_may_not_use_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_host, "logical_cpus", lambda: 4)
+    for usable, said in ((4, ""), (2, "this process may use 2 of 4 processors; count workers")):
+        monkeypatch.setattr(_host, "usable_cpus", lambda usable=usable: usable)
+        assert "".join(machine.facts.__wrapped__().warnings).startswith(said)
+        assert bool(machine.facts.__wrapped__().warnings) is bool(said)
 
 
 # -- torch, unimported -----------------------------------------------------------------------

@@ -126,13 +126,18 @@ def test_environments_as_mappings(scrubber: Scrubber) -> None:
     found = scrubber.scrub(
         {
             "env": {"A": "private"},
-            "deep": [{"PATH": "private", "HOME": "private", "USER": "private", "X": "private"}],
+            "deep": [
+                {"PATH": "private", "HOME": "private", "USER": "private", "X": "private"},
+                {"PATH": "private", "HOME": "private", "LANG": "private"},
+            ],
             "api_token": "private",
             "kept": {"seed": 3, "lr": 0.1, "name": "resnet"},
+            "two": {"PATH": "data", "HOME": "kitchen", "rooms": 3},
         }
     )
     assert "private" not in json.dumps(found)
     assert found["kept"] == {"seed": 3, "lr": 0.1, "name": "resnet"}
+    assert found["two"] == {"PATH": "data", "HOME": "kitchen", "rooms": 3}
 
 
 def test_a_private_key(scrubber: Scrubber) -> None:
@@ -150,6 +155,9 @@ def test_this_machine_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert known.text("heron.example") == "[host]"
     assert Scrubber(here=False).text("dave on heron") == "dave on heron"
+    for home, shown in (("/u/dave", "[home]/x.py"), ("/data", "/data/x.py")):
+        monkeypatch.setenv("HOME", home)
+        assert Scrubber().text(f"{home}/x.py") == shown
 
 
 @pytest.mark.parametrize("name", ["root", "torch", "gpu", "ab"])
@@ -157,6 +165,7 @@ def test_names_that_tell_nothing_are_no_words(monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setattr("getpass.getuser", lambda: name)
     monkeypatch.setattr("socket.gethostname", lambda: name)
     assert Scrubber().text(f"{name} is {name}") == f"{name} is {name}"
+    assert Scrubber(["eve"]).text(f"{name} is eve") == f"{name} is [user]"
 
 
 def test_a_user_without_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,6 +287,7 @@ def test_more_of_what_goes(scrubber: Scrubber, text: str, expected: str) -> None
         "at commit 0d62b6bc1a3b8ff0a4a1a1f0f2c9d7e6b5a40312",
         "https://github.com/o/r/commit/0d62b6bc1a3b8ff0a4a1a1f0f2c9d7e6b5a40312",
         "Sm80FlashAttentionForwardKernelBf16Hdim64",
+        "VectorizedElementwiseKernel4FillFunctor2",  # 40 characters, as an AWS secret key
         "torch::autograd::generated::fd12",
         "dapper.py",
         "carolina_v2.json",

@@ -148,14 +148,22 @@ def test_infinity_is_no_ratio_and_no_digits() -> None:
 
 @pytest.mark.parametrize(
     ("x", "shown"),
-    [(0.12, "+12 %"), (-0.034, "−3.4 %"), (0, "0 %"), (0.0004, "< +0.1 %"), (1.5, "+150 %")],
+    [
+        (0.12, "+12 %"),
+        (-0.034, "−3.4 %"),
+        (0, "0 %"),
+        (0.0009, "< +0.1 %"),
+        (0.001, "+0.1 %"),
+        (1.5, "+150 %"),
+    ],
 )
 def test_a_change_has_a_sign(x: float, shown: str) -> None:
     assert words.fmt_change(x) == shown
 
 
 @pytest.mark.parametrize(
-    ("x", "shown"), [(0.05, "5 %"), (0.975, "97.5 %"), (0.99997, "99.997 %"), (1, "100 %")]
+    ("x", "shown"),
+    [(0.05, "5 %"), (1 / 3, "33.3 %"), (0.975, "97.5 %"), (0.99997, "99.997 %"), (1, "100 %")],
 )
 def test_a_chosen_share_has_no_digits_that_nobody_chose(x: float, shown: str) -> None:
     assert words.fmt_chosen_share(x) == shown
@@ -163,19 +171,30 @@ def test_a_chosen_share_has_no_digits_that_nobody_chose(x: float, shown: str) ->
 
 @pytest.mark.parametrize(
     ("x", "shown"),
-    [(0, "0 %"), (1.23e-5, "0.0012 %"), (0.031, "3.1 %"), (2.38, "240 %"), (4.2e-9, "4.2e-07 %")],
+    [
+        (0, "0 %"),
+        (1.23e-5, "0.0012 %"),
+        (0.031, "3.1 %"),
+        (2.38, "240 %"),
+        (4.2e-7, "0.000042 %"),
+        (4.2e-9, "4.2e-07 %"),
+    ],
 )
 def test_a_deviation_keeps_its_digits_however_small(x: float, shown: str) -> None:
     assert words.fmt_deviation(x) == shown
 
 
 def test_bounds_counts_with_nouns_and_large_units() -> None:
-    assert [words.fmt_bound(x) for x in (1.083, 2.12, 26.4)] == ["1.08×", "2.1×", "26×"]
+    bounds = {1.083: "1.08×", 1.15: "1.15×", 2.12: "2.1×", 6.24: "6.2×", 9.95: "10×", 26.4: "26×"}
+    assert [words.fmt_bound(x) for x in bounds] == [*bounds.values()]
     assert words.plural(1, "step") == "1 step"
     assert words.plural(12345, "step") == "12,345 steps"
     assert words.plural(2, "copy", "copies") == "2 copies"
     assert words.fmt_si(1.23e13, "FLOP/s") == "12.3 TFLOP/s"
     assert words.fmt_si(999.9, "FLOP") == "1.00 kFLOP"
+    assert words.fmt_si(6.4e5, "FLOP") == "640 kFLOP"
+    assert words.fmt_si(0, "FLOP") == "0 FLOP"
+    assert words.fmt_si(2e22, "FLOP") == "20,000 EFLOP"
     assert words.fmt_si(None, "FLOP") == "– FLOP"
 
 
@@ -202,6 +221,8 @@ def test_the_widgets_say_the_same(tmp_path: Path) -> None:
         (0.98, 1.02, "no difference seen"),
         (0.9, 1.1, "no difference seen"),
         (0.43, 1.07, "too unsteady to tell"),
+        (0.9, 1.125, "no difference seen"),
+        (0.9, 1.13, "too unsteady to tell"),
         (0.8, 1.25, "too unsteady to tell"),
         (0.0, math.inf, "too unsteady to tell"),
     ],
