@@ -56,6 +56,19 @@ def test_words() -> None:
     assert "too few to tell" in _sentence([1.0], [2.0])
 
 
+def test_an_interval_that_ends_at_1_says_no_difference() -> None:
+    for interval in ((1.0, 1.2), (0.9, 1.0)):
+        cost = Cost(11.0, 10.0, 6, 6, 0.1, 0.2, 10, interval)
+        assert not cost.is_clear
+        assert "no difference seen" in cost.sentence()
+
+
+def test_four_steps_of_each_are_enough_for_an_interval_and_three_are_not() -> None:
+    assert ratio_interval([2.0] * 4, [1.0] * 4) == (2.0, 2.0)
+    assert ratio_interval([2.0] * 3, [1.0] * 3) is None
+    assert ratio_interval([0.0, *[2.0] * 5], [1.0] * 6) is None  # no time, no ratio
+
+
 def test_only_a_clear_surplus_is_the_profilers() -> None:
     def surplus_ms(profiled: list[float], unprofiled: list[float]) -> float:
         return Cost(

@@ -21,7 +21,7 @@ def launch_rows(trace: Trace, device_rows: Int64) -> Int64:
     keys, calls = trace.correlation[calls][order], calls[order]
     wanted = trace.correlation[device_rows]
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    hit = (keys[at] == wanted) & (wanted >= 0)
+    hit = keys[at] == wanted
     result[hit] = calls[at[hit]]
     return result
 
