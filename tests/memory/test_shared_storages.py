@@ -116,3 +116,19 @@ def test_two_gradients_in_a_buffer_of_one_module_are_its_own() -> None:
     (own,) = [m for m in found.by_module if m.by_category["gradients"]]
     assert own.path.endswith("0")
     assert own.by_category["gradients"] == flat.nbytes
+
+
+def test_a_gradient_made_in_the_call_of_another_module_is_its_parameters() -> None:
+    class Trains(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 64, bias=False)
+
+        def forward(self, x: Tensor) -> None:
+            self.inner(x).sum().backward()
+
+    net = Trains()
+    found = account(lambda: net(torch.randn(4, 8)), model=net)
+    (own,) = [m for m in found.by_module if m.by_category["gradients"]]
+    assert own.path.endswith("inner")
+    assert own.by_category["gradients"] == 4 * 8 * 64
