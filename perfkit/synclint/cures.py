@@ -903,9 +903,9 @@ def _line_of(site: Site) -> _Line | None:
 
 
 def _later(tree: ast.Module, statement: ast.stmt) -> list[ast.stmt]:
-    """The statements behind it, in the same loop, that read the name that it assigns.
+    """The statements behind it that read the name that it assigns, until it is assigned anew.
 
-    Until that is assigned anew.
+    In a loop, the next round follows.
     """
     name = _assigned(statement)
     if not name:
@@ -921,9 +921,13 @@ def _later(tree: ast.Module, statement: ast.stmt) -> list[ast.stmt]:
             and any(n is statement for n in _within(one))
         ):
             scope, scope_line = one, one.lineno
-    behind = [n for n in _within_function(scope) if isinstance(n, ast.stmt) and n.lineno > last]
+    inside = [n for n in _within_function(scope) if isinstance(n, ast.stmt)]
+    inside.sort(key=lambda n: n.lineno)
+    following = [n for n in inside if n.lineno > last]
+    if isinstance(scope, ast.For | ast.AsyncFor | ast.While):
+        following += [scope, *(n for n in inside if n.lineno < statement.lineno)]
     found = []
-    for one in sorted(behind, key=lambda n: n.lineno):
+    for one in following:
         uses = [n for n in own(one) if isinstance(n, ast.Name) and n.id == name]
         if any(isinstance(n.ctx, ast.Load) for n in uses):
             found.append(one)
@@ -972,7 +976,7 @@ def _is_looped(tree: ast.Module, statement: ast.stmt) -> bool:
         if isinstance(node, ast.For | ast.AsyncFor | ast.While)
         and any(n is statement for n in _within(node))
     ]
-    return bool(loops) and not {"step", "backward"} <= _calls(loops[-1].body)
+    return not {"step", "backward"} <= _calls(loops[-1].body)
 
 
 def _rarity(tree: ast.Module, statement: ast.stmt) -> Literal["", "branch", "beside"]:
@@ -1026,8 +1030,11 @@ def _few(test: ast.expr, named: Mapping[str, ast.expr]) -> Literal["", "body", "
         parts = [_few(part, named) for part in test.values]
         return "body" if "body" in parts else ""
     if isinstance(test, ast.Compare) and any(_is_remainder(n) for n in ast.walk(test)):
-        most = isinstance(test.ops[0], ast.NotEq | ast.Gt | ast.GtE)
-        return "orelse" if most else "body"
+        # `0 < step % 100` is `step % 100 > 0`
+        is_left = any(_is_remainder(n) for n in ast.walk(test.left))
+        more = (ast.Gt, ast.GtE) if is_left else (ast.Lt, ast.LtE)
+        is_most = isinstance(test.ops[0], (ast.NotEq, ast.NotIn, *more))
+        return "orelse" if is_most else "body"
     return "orelse" if _is_remainder(test) else ""
 
 

@@ -374,13 +374,35 @@ def test_what_is_not_in_every_step_anyway_is_not_told_to_be_rarer_by_an_if() -> 
         **more,
     )
     assert "err_g.detach()" in inside.instead
+    (called,) = _found(
+        "def step(i):\n    (w * w).backward()\n"
+        "    if i % 2 == 0:\n        opt.step()\n        last = err_g.item() + 1\nstep(0)",
+        **more,
+    )
+    assert "err_g.detach()" in called.instead
+
+
+@pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        ("pred[valid] += 1.0", "torch.where(valid, pred + 1.0, pred)"),
+        ("pred[valid] *= before[valid]", "torch.where(valid, pred * before, pred)"),
+        (
+            "pred[valid] += running",
+            "torch.where(valid, pred + running, pred)  # running: a number, or as large as pred",
+        ),
+    ],
+)
+def test_what_is_added_to_the_chosen_is_added_everywhere(line: str, cure: str) -> None:
+    (sync,) = _found(line, "pred = pred.detach().clone()\nbefore = torch.ones_like(pred)")
+    assert sync.instead.endswith(f"\npred = {cure}")
 
 
 @pytest.mark.parametrize(
     ("code", "is_rare"),
     [
         ("if i % 2 == 0:\n    print(err_g)", True),
-        ("if not i % 2:\n    print(err_g)", True),
+        ("if not i % 2: print(err_g)", True),
         ("if i % 2:\n    pass\nelse:\n    print(err_g)", True),
         ("if i % 2:\n    continue\nprint(err_g)", True),
         ("i % 2 == 0 and print(err_g)", True),
@@ -392,7 +414,11 @@ def test_what_is_not_in_every_step_anyway_is_not_told_to_be_rarer_by_an_if() -> 
         # all but a few
         ("if i % 100:\n    print(err_g)", False),
         ("if i % 100 != 0:\n    print(err_g)", False),
+        ("if 0 < (i + 1) % 100:\n    print(err_g)", False),
+        ("if i % 100 not in (0, 7):\n    print(err_g)", False),
+        ("if 0 < (i + 1) % 2:\n    continue\nprint(err_g)", True),
         ("if '%d' % i == '1':\n    print(err_g)", False),
+        ("if i * 0 == 0:\n    print(err_g)", False),
         ("print(err_g)", False),
     ],
 )
@@ -488,15 +514,20 @@ def test_where_both_sides_of_a_question_cannot_be_computed_none_are_proposed() -
     assert sync.instead == _DECIDES
 
 
-def test_without_a_source_that_can_be_parsed_the_names_are_general() -> None:
-    code = "running = running + err_g.item()"
+@pytest.mark.parametrize(
+    ("entry", "code"),
+    [("item", "running = running + err_g.item()"), ("bool", "kept = bool(err_g)")],
+)
+def test_without_a_source_that_can_be_parsed_the_names_are_general(entry: str, code: str) -> None:
     program = compiled(code)
     broken = f"this is ( no python\n{code}"
     linecache.cache[program.co_filename] = (len(broken), None, broken.splitlines(True), "")
     with Watch() as watch:
         exec(program, _strange_names())
     (sync,) = (s for s in syncs_of(watch) if s.file == program.co_filename)
-    assert sync.instead == f"{_LIKE_THIS}\n{CATALOGUE['item'].instead}"
+    assert sync.instead == f"{_LIKE_THIS}\n{CATALOGUE[entry].instead}"
+    (parsed,) = _found("kept = bool(err_g)")  # nor does an answer that is kept decide anything
+    assert parsed.instead == f"{_LIKE_THIS}\n{CATALOGUE['bool'].instead}"
 
 
 def test_every_cure_is_python() -> None:

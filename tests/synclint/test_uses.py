@@ -78,6 +78,12 @@ def test_an_answer_that_is_returned_is_left_to_whoever_calls_it(ask: str) -> Non
         ("if loss.item() < 3:\n    kept = x\n    more = 1", _DECIDES),
         ("kept = x if loss.item() < 3 else x0", _DECIDES),
         ("while loss.item() < 0:\n    pass", _DECIDES),
+        # of the next round
+        ("now = 0.0\nwhile now < 3:\n    now = loss.item() + 9", _DECIDES),
+        (
+            "for i in range(2):\n    if i:\n        world.step(it)\n    it = x.argmax().item()",
+            "# world.step() takes it on the host",
+        ),
         ("kept = [one for one in 'ab' if loss.item() < 3]", _DECIDES),
         ("kept = (x0 if x.cpu().sum() > 3 and step else x)", _DECIDES),
     ],
@@ -97,6 +103,7 @@ def test_what_needs_the_number_on_the_host_is_told(code: str, told: str) -> None
         "now = loss.item()\nkept = [now]",
         "now = loss.item()\nif now != now:\n    raise ValueError",
         "now = loss.item()\nkept = x if True else now",
+        "for now in [0]:\n    if now:\n        more = now\n    now = loss.item()",
         "if loss.item() != loss.item():\n    raise ValueError",
         "assert loss.item() < 1e9",
     ],
@@ -257,7 +264,7 @@ def test_two_lists_of_positions_have_two_names() -> None:
     "line",
     [
         "a, b = one.to(device), two.to(device)",
-        "a, b = (\n    one.to(device),\n    two.to(device),\n)",
+        "a, b = (one.to(device),\n    two.to(device))",
         "net(\n    one.to(device), two.to(device))",
     ],
 )
@@ -275,6 +282,10 @@ def test_of_two_copies_it_is_said_which_a_loader_may_have_pinned() -> None:
     given, computed, *_ = sync.instead.splitlines()
     assert given.startswith("# one: from pinned memory only")
     assert computed.startswith("# (one * 2): computed on the host")
+    for data, short in (("n", "n, device=device)"), ("numbers", "numbers, device=…")):
+        code = f"a, b = one.to(device), torch.tensor({data}, device=device)"
+        (sync,) = _found(code, one=torch.ones(4), **{data: [1.0]})
+        assert f"\n# torch.tensor({short}: data of each step" in sync.instead
 
 
 def test_each_tensor_that_is_made_has_its_own_rewrite() -> None:
