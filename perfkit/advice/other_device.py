@@ -78,7 +78,6 @@ def step_elsewhere(
             "(`shapes=True`), on a device whose rates are known (`perfkit doctor --peaks`)"
         )
     falls: Waterfall = opened.ask("waterfall")
-    n = max(here.n_steps, 1)
     working_ms = falls.floor_ms + falls.working_above_ms
     mine = np.array([o.measured_us for o in here.ops])
     low_here = np.array([o.least_us or 0.0 for o in here.ops])
@@ -92,10 +91,10 @@ def step_elsewhere(
     if step_ms and not here.on_device:  # the profiler made operators and all else longer alike
         working_ms *= step_ms / falls.step_ms
     kept_ms = max((step_ms or falls.step_ms) - working_ms, 0.0)
-    scale = working_ms / (mine.sum() / 1e3 / n)  # with what was not counted, and overlaps
+    scale = working_ms / float(mine.sum())  # with what was not counted, and overlaps
     ms = [
         max(
-            kept_ms + scale * float(us.sum()) / 1e3 / n,
+            kept_ms + scale * float(us.sum()),
             min(falls.host_ms, step_ms or falls.step_ms),
             falls.step_ms if falls.workers_set_the_pace else 0.0,
         )

@@ -30,6 +30,7 @@ from perfkit.advice.diagnose import (
 from perfkit.advice.evaluation import EvaluationWatch, evaluation_note
 from perfkit.advice.other_device import _here, step_elsewhere
 from perfkit.advice.typical import _of_another_kind
+from perfkit.base.errors import UsageError
 from perfkit.base.machine.busy import Busy
 from perfkit.base.machine.gpu_state import GpuHeldBack, GpuReading
 from perfkit.base.machine.held_back import HeldBack
@@ -261,6 +262,18 @@ def test_doubts_of_a_prediction_are_those_of_the_recorded_device() -> None:
 
     doubts = step_elsewhere(OnACpu(), "H200").doubts  # type: ignore[arg-type]
     assert [one[:22] for one in doubts] == ["recorded on a CPU: wha", "rates of the recorded "]
+
+
+def test_nothing_is_predicted_of_operators_that_are_not_counted() -> None:
+    class Uncounted(Opened):
+        def ask(self, name: str, **options: Any) -> Any:
+            found = super().ask(name, **options)
+            if name == "limit":
+                found.ops = [SimpleNamespace(measured_us=100.0, least_us=None)]
+            return found
+
+    with pytest.raises(UsageError, match="no operator was counted"):
+        step_elsewhere(Uncounted(), "H200")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
