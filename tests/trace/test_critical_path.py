@@ -196,10 +196,26 @@ def test_a_stream_waits_from_when_its_own_work_is_done() -> None:
     assert _path(sim).event_waits == {"stream 7 for stream 21": 400 - 150}
 
 
-def test_a_wait_that_is_asked_for_later_is_none_of_a_kernels() -> None:
+@pytest.mark.parametrize(("number", "record"), [(390, 380), (290, 150)])
+def test_a_wait_asked_for_later_or_for_what_was_sent_later_is_none_of_a_kernels(
+    number: int, record: int
+) -> None:
     sim = _two_streams(wait_for=None)
-    _wait(sim, 60, 390, 7, 21, 380)
+    _wait(sim, 60, number, 7, 21, record)
     assert _path(sim).event_waits == {}
+
+
+def test_of_several_waits_the_one_that_is_over_last_holds_a_kernel() -> None:
+    for order in ((20, 21), (21, 20)):
+        sim = _two_streams(wait_for=None)
+        for k, stream in enumerate(order):
+            _wait(sim, 30 + k, 290 + k, 7, stream, 280 + k)
+        assert set(_path(sim).event_waits) == {"stream 7 for stream 20"}
+    # where the event was recorded is not known: what had been sent when the wait was asked for
+    sim = _two_streams(wait_for=21)
+    (wait,) = (event for event in sim.events if event["cat"] == "cuda_sync")
+    del wait["args"]["wait_on_cuda_event_record_corr_id"]
+    assert set(_path(sim).event_waits) == {"stream 7 for stream 21"}
 
 
 def test_nothing_waits_for_what_ends_after_it_began() -> None:
@@ -231,6 +247,9 @@ def test_a_host_that_waits_for_one_stream_does_not_wait_for_another(waits_for: s
         args = {"stream": -1, "wait_on_stream": 7}
         if waits_for == "event":
             args["wait_on_cuda_event_record_corr_id"] = record
+            later = sim.call("cudaLaunchKernel", 60, 5, sim.host("aten::mm", 58, 9))
+            sim.device("later", 399, 2, later)  # sent when the event had been recorded
+            sim.events[-1]["tid"] = sim.events[-1]["args"]["stream"] = 7
         if waits_for == "event, stream unknown":
             args = {"stream": 7}
     args |= {"correlation": number, "device": 0}
@@ -262,6 +281,21 @@ def test_recorded_waits_of_real_traces() -> None:
     assert tiny.waits == {1536: (7, 1533), 1542: (7, 1539)} or len(tiny.waits) == 2
 
 
+def test_a_wait_for_a_device_that_is_done_is_the_hosts_own_time() -> None:
+    sim = Simulated()
+    sim.step(0, 0, 600)
+    sim.kernel("aten::mm", 0, 10, 90)
+    sim.host("aten::relu", 100, 400)
+    sim.call("cudaDeviceSynchronize", 500, 10)
+    found = _path(sim)
+    assert found.top == {}
+    assert {kind: us for kind, us in found.by_class_us.items() if us} == {
+        "host: forward": 410,
+        "host: sync": 10,
+        "host: other": 180,
+    }
+
+
 def test_on_a_cpu_the_path_is_the_hosts_and_ops_are_computing() -> None:
     found = _path(cpu_training(3, wait=100), 1)
     assert found.bound_by == "compute"
@@ -280,9 +314,9 @@ def test_without_correlation_the_path_still_adds_up() -> None:
 def test_without_correlation_a_wait_leads_to_the_device_and_along_its_kernels() -> None:
     sim = Simulated()
     sim.step(0, 0, 1_000)
-    sim.call("cudaDeviceSynchronize", 20, 640)
+    sim.call("cudaDeviceSynchronize", 20, 740)
     for k in range(3):
-        sim.device("gemm", 100 + 200 * k, 150, 0)
+        sim.device("gemm", 100 + 250 * k, 150, 0)
     for event in sim.events:
         event["args"].pop("correlation", None)
     found = _path(sim)
@@ -290,10 +324,10 @@ def test_without_correlation_a_wait_leads_to_the_device_and_along_its_kernels() 
     assert "no correlation was recorded" in found.warnings[0]
     assert {kind: us for kind, us in found.by_class_us.items() if us} == {
         "device: compute": 450,
-        "kernel gap": 100,
+        "kernel gap": 200,  # what was queued meanwhile is not known
         "host: sync": 80,
         "sync return": 10,
-        "host: other": 20 + 340,
+        "host: other": 20 + 240,
     }
 
 

@@ -23,6 +23,9 @@ def test_a_cpu_trace_has_no_idle_device() -> None:
     trace = load(cpu_training(2).json())
     assert idle_causes(trace, find_steps(trace)) == ()
     assert sitting(trace, find_steps(trace), "sync") is None
+    found = idle(trace)
+    assert found.total_us == found.median_ms == found.shares() == {}
+    assert found.warnings == ("no device activity was recorded",)
 
 
 def test_waiting_for_data() -> None:
@@ -299,6 +302,10 @@ def test_a_copy_that_the_host_waits_for_is_no_work_that_it_had_queued(
     for ms in (sat.idle_ms, sat.host_ms, sat.longest_ms):
         assert ms == pytest.approx(463, abs=1)
     assert sat.is_unexplained
+    sim.step(1, 470_000, 100)
+    again = load(sim.json())
+    assert sitting(again, find_steps(again), "sync", [0]) == sat
+    assert sitting(again, find_steps(again), "sync", [1]) is None
     path = critical_path(trace)  # it once called this a gap between queued kernels
     assert path.bound_by == "sync"
     assert sum(path.bounds_us.values()) == pytest.approx(path.wall_us, abs=0.002)
@@ -353,11 +360,15 @@ def test_what_is_doubtful_is_told_only_where_it_is() -> None:
     for event in sim.events:
         event["args"].pop("correlation", None)
     assert any("no correlation" in doubt for doubt in idle(load(sim.json())).warnings)
+    sim.events[:] = [event for event in sim.events if event["cat"] == "kernel"]
+    assert any("nothing of the host" in doubt for doubt in idle(load(sim.json())).warnings)
 
 
 def test_one_call_is_told_with_its_length_and_several_with_their_number() -> None:
     assert Sitting("cudaFree", 1, 463.0, 400.0, 0).words() == "cudaFree for 463 ms"
-    assert Sitting("cudaFree", 2, 9.0, 8.0, 0).words() == "cudaFree (2 calls, 9.00 ms in all)"
+    short = Sitting("cudaFree", 2, 9.0, 8.0, 0, longest_ms=0.9)
+    assert short.words() == "cudaFree (2 calls, 9.00 ms in all)"
+    assert not short.is_unexplained
 
 
 def test_a_wait_after_which_nothing_is_launched_has_delayed_nothing() -> None:

@@ -196,6 +196,15 @@ def test_kernels_tell_which_products_are_tf32() -> None:
     assert plain.ops[0].least_us == pytest.approx(tf32.ops[0].least_us * 494.5 / 67)
 
 
+def test_a_format_without_a_rate_and_a_memory_of_no_sheet_are_told() -> None:
+    found = limit(load(product_on_gpu(dtype="double", name="Tesla T4")))
+    assert "no rate is known for products in float64" in found.warnings
+    assert limit(load(product_on_gpu(name="Tesla T4"))).kind == "predicted"
+    assert limit(load(product_on_gpu(name="NVIDIA A100-SXM4"))).kind == ""  # of 80 GB: two are so
+    die = limit(load(product_on_gpu(name="AMD Instinct MI250X")))
+    assert any("rates of one die" in w for w in die.warnings)
+
+
 def test_another_device_is_a_prediction_without_a_ratio(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,7 +251,7 @@ def test_properties_of_devices_that_are_none_name_no_device(odd: Any) -> None:
 
 def test_without_shapes_nothing_is_counted() -> None:
     found = limit(load(cpu_training(2).json()))
-    assert found.ops == ()
+    assert (found.ops, found.recorded_on) == ((), "cpu")
     assert any("record_shapes" in w for w in found.warnings)
     assert "not recorded" in str(found)
 
@@ -258,6 +267,7 @@ def test_a_cpu_trace_from_a_file_is_of_an_unknown_machine(kept_here: Peaks) -> N
     found = limit(trace, device="here")
     assert found.kind == "measured here"
     rest = found.rest_us()
+    assert set(rest) == {"matrix product above the limit", "the host between operators"}
     assert rest["the host between operators"] == 900
     assert found.least_us + sum(rest.values()) == pytest.approx(1_000)
 
