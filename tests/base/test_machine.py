@@ -26,6 +26,7 @@ from perfkit.base.machine._gpu import Gpu
 from perfkit.base.machine._torch_build import TorchBuild
 
 H200 = Gpu(0, "NVIDIA H200", 141 * 2**30, (9, 0), "580.65.06", "NVML")
+P40 = Gpu(0, "Tesla P40", 24 * 2**30, (6, 1), "535.54", "NVML")
 V100 = Gpu(0, "Tesla V100", 16 * 2**30, (7, 0), "535.54", "NVML")
 CUDA_BUILD = TorchBuild("2.11.0+cu130", cuda="13.0")
 CPU_BUILD = TorchBuild("2.13.0+cpu")
@@ -227,9 +228,25 @@ def test_cpu_quota_of_a_container(
     assert _host._cpu_quota(_write(tmp_path, files)) == quota
 
 
+@pytest.mark.parametrize(
+    ("quota", "usable"), [("max", 8), ("1600000", 8), ("150000", 2), ("200000", 2), ("50000", 1)]
+)
+def test_a_quota_counts_as_the_processors_that_use_it_up(
+    quota: str, usable: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": f"{quota} 100000\n"}
+    assert _host.usable_cpus(_write(tmp_path, files)) == usable
+
+
 def test_memory_limit_of_a_container(tmp_path: Path) -> None:
     root = _write(
-        tmp_path, {"proc/self/cgroup": "0::/x\n", "sys/fs/cgroup/x/memory.max": "1073741824\n"}
+        tmp_path,
+        {
+            "proc/self/cgroup": "0::/x/y\n",
+            "sys/fs/cgroup/x/memory.max": "1073741824\n",  # that of an outer group binds, too
+            "sys/fs/cgroup/x/y/memory.max": "2147483648\n",
+        },
     )
     assert _host.memory_bytes(root) == 2**30
 
@@ -246,8 +263,11 @@ def test_no_memory_limit_is_the_machines_memory(tmp_path: Path) -> None:
     assert _host.memory_bytes(root) == _host.memory_bytes(tmp_path / "nothing here")
 
 
-def test_shared_memory_that_is_not_there(tmp_path: Path) -> None:
+def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert _host.shared_memory_bytes(tmp_path / "no" / "shm") is None
+    stat = SimpleNamespace(f_frsize=4096, f_blocks=100, f_bavail=25)
+    monkeypatch.setattr(os, "statvfs", lambda path: stat, raising=False)
+    assert _host.shared_memory_bytes(tmp_path) == (409_600, 102_400)
 
 
 def test_a_named_compiler_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -380,11 +400,18 @@ def test_what_works_needs_no_remedy_and_what_does_not_has_one() -> None:
 
 @pytest.mark.parametrize(
     ("gpu", "works"),
-    [(H200, {"bf16": True, "fp16": True, "tf32": True}), (V100, {"bf16": False, "fp16": True})],
+    [
+        (H200, {"bf16": True, "fp16": True, "tf32": True}),
+        (V100, {"bf16": False, "fp16": True, "tf32": False}),
+        (P40, {"bf16": False, "fp16": False, "tf32": False}),
+    ],
 )
 def test_precisions_follow_the_compute_capability(gpu: Gpu, works: dict[str, bool]) -> None:
     capabilities = _all(CUDA_BUILD, (gpu,))
     assert {name: _named(capabilities, name).available for name in works} == works
+    has = {H200: "9.0", V100: "7.0", P40: "6.1"}[gpu]
+    told = f"{gpu.name}, compute capability {has}; fp16 needs 7.0"
+    assert _named(capabilities, "fp16").reason == told
 
 
 @pytest.mark.parametrize(("flags", "bf16"), [({"avx512_bf16"}, True), ({"avx2"}, False)])
@@ -449,12 +476,28 @@ def test_triton_has_several_names(called: str, monkeypatch: pytest.MonkeyPatch) 
     assert _packages.installed() == {"triton": "3.5.0"}
 
 
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        ("7.0", (7, 0)),
+        ("2.13.0+cpu", (2, 13)),
+        ("nightly", (0, 0)),
+        ("2.x", (0, 0)),
+        ("x.2", (0, 0)),
+    ],
+)
+def test_the_release_of_a_version(version: str, release: tuple[int, int]) -> None:
+    assert _packages.release(version) == release
+
+
 def test_a_hidden_gpu_is_told_from_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_gpu, "_all", lambda: _gpu._parse_smi(SMI))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "hides" in _named(_all(CUDA_BUILD), "gpu").reason
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    assert "CPU build" in _named(_all(CPU_BUILD), "gpu").reason
+    assert _named(_all(CPU_BUILD), "gpu").reason == (
+        "NVIDIA H200 is there, but torch 2.13.0+cpu is a CPU build"
+    )
 
 
 def test_a_torch_that_does_not_import_is_told() -> None:
@@ -474,6 +517,9 @@ def test_a_torch_that_is_too_old_is_told(version: str, works: bool) -> None:
 
 def test_processors_that_this_process_may_not_use_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_host, "logical_cpus", lambda: 4)
+    monkeypatch.setattr(_host, "shared_memory_bytes", lambda: (200, 100))
+    seen = machine.facts.__wrapped__()
+    assert (seen.shm_bytes, seen.shm_free_bytes) == (200, 100)
     for usable, said in ((4, ""), (2, "this process may use 2 of 4 processors; count workers")):
         monkeypatch.setattr(_host, "usable_cpus", lambda usable=usable: usable)
         assert "".join(machine.facts.__wrapped__().warnings).startswith(said)

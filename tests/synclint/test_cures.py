@@ -193,6 +193,21 @@ def test_what_nothing_else_takes_stays_on_the_device(line: str) -> None:
     assert "kept = pred.detach()" in sync.instead
 
 
+@pytest.mark.parametrize(
+    ("line", "cure"),
+    [
+        # a loop's own positions are shown apart, what is computed anew is not written twice
+        ("for one in pred[[1, 0]]:\n    kept = one", "y = pred[positions]"),
+        ("kept = pred.relu()[range(2)]", "y = pred.relu()[positions]"),
+        # one of two that cannot be rewritten leaves both
+        ("kept = pred.relu()[[0, 1], np.arange(2)]", CATALOGUE["index_list"].instead),
+    ],
+)
+def test_positions_are_only_rewritten_in_place_where_that_is_the_same(line: str, cure: str) -> None:
+    (sync,) = _found(line, "pred = pred.detach()", np=np)
+    assert sync.instead.endswith(f"\n{cure}")
+
+
 def test_positions_that_change_are_copied_once_for_all_that_they_choose() -> None:
     (sync,) = _found("picked = np.random.permutation(4)\nkept = pred[picked]", np=np)
     assert "positions = torch.as_tensor(picked, device=pred.device)" in sync.instead
@@ -419,6 +434,7 @@ def test_what_is_added_to_the_chosen_is_added_everywhere(line: str, cure: str) -
         ("if 0 < (i + 1) % 2:\n    continue\nprint(err_g)", True),
         ("if '%d' % i == '1':\n    print(err_g)", False),
         ("if i * 0 == 0:\n    print(err_g)", False),
+        ("if i % 2:\n    pass\nprint(err_g)", False),
         ("print(err_g)", False),
     ],
 )
