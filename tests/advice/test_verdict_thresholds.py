@@ -716,6 +716,7 @@ def test_a_verdict_without_a_cure_says_why(
         (_Bound("launch", "launch", 0.6, 0.3), False, 0.0, "In 60 % of each step the device idles"),
         (_Bound("host", "host", 0.6, 0.3), True, 0.0, "Host-bound: in 60 % of each step the devi"),
         (_Bound("host", "host", 0.6, 0.3), True, 0.6, "Waiting: in 60 % of each step the device "),
+        (_Bound("gaps", "gaps", 0.6, 0.3), True, 0.0, "Idle with work queued: in 60 % of each"),
     ],
 )
 def test_what_bounds_a_device(bound: _Bound, joins: bool, waiting: float, said: str) -> None:
