@@ -175,12 +175,63 @@ def test_what_is_named_as_the_cause_of_slow_steps() -> None:
 
 @pytest.mark.parametrize(
     ("n_first", "first_ms", "is_told"),
-    [(12, 10.8, False), (12, 11.2, True), (9, 12.0, False), (10, 12.0, True)],
+    [
+        *[(12, 10.8, False), (12, 11.2, True), (9, 12.0, False), (10, 12.0, True)],
+        *[(30, 12.0, True), (31, 12.0, False)],  # of 40: as many have to follow
+    ],
 )
 def test_a_first_epoch_that_was_slower(n_first: int, first_ms: float, is_told: bool) -> None:
     step_ms = np.where(np.arange(40) < n_first, first_ms, 10.0)
     said = first_epoch(np.arange(40), step_ms, (0, n_first), None)
     assert bool(said) is is_told
+
+
+@pytest.mark.parametrize(
+    ("n_quick", "n_long", "is_told"), [(4, 4, True), (6, 4, False), (4, 6, False)]
+)
+def test_a_first_epoch_is_slower_where_the_middle_halves_are_apart(
+    n_quick: int, n_long: int, is_told: bool
+) -> None:
+    """Of 20 steps each: so many of the first are quick as well, so many later ones are long."""
+    first = [9.0] * n_quick + [12.0] * (20 - n_quick)
+    rest = [10.0] * (20 - n_long) + [15.0] * n_long
+    assert bool(first_epoch(np.arange(40), np.array(first + rest), (0, 20), None)) is is_told
+
+
+@pytest.mark.parametrize(("share", "percent"), [(0.6, "60 %"), (1.5, "100 %")])
+def test_no_phase_has_more_than_all_of_it(share: float, percent: str) -> None:
+    """Of what grows, or of what the first epoch took more; others may have become quicker."""
+    step_ms = 10 + np.arange(40) / 10
+    columns = _columns(step_ms, 3 + share * np.arange(40) / 10, np.zeros(40))
+    assert growing_phase(columns, step_ms) == f"{percent} of it in the forward pass"
+    step_ms = np.where(np.arange(40) < 20, 12.0, 10.0)
+    columns = _columns(step_ms, 3 + share * step_ms, np.zeros(40))
+    said = first_epoch(np.arange(40), step_ms, (0, 20), columns)
+    assert "(median), the second's 10.0 ms:" in said
+    assert said.endswith(f"{percent} of the difference is the forward pass")
+
+
+def test_steps_far_below_a_millisecond_are_judged_alike() -> None:
+    step_ms = np.where(np.arange(40) < 5, 0.2, 0.1)
+    assert stands_out(step_ms, 0.1, 1.2).sum() == 5
+    found = cause(_columns(step_ms, step_ms, np.zeros(40)), step_ms, step_ms > 0.15)
+    assert found is not None
+    step_ms = 0.1 + np.arange(40) / 1000
+    assert growing_phase(_columns(step_ms, step_ms, np.zeros(40)), step_ms)
+
+
+def test_a_few_quick_steps_hide_no_slow_ones() -> None:
+    step_ms = np.repeat([5.0, 10.0, 16.0], [20, 70, 10])  # the middle half takes 10 ms
+    assert stands_out(step_ms, 10.0, 1.2).sum() == 10
+
+
+@pytest.mark.parametrize(("n_slow", "each"), [(1, ""), (2, " each")])
+def test_one_slow_step_has_no_each(n_slow: int, each: str) -> None:
+    slow = np.arange(40) < n_slow
+    step_ms = np.where(slow, 20.0, 10.0)
+    found = cause(_columns(step_ms, step_ms, np.zeros(40)), step_ms, slow)
+    assert found is not None
+    assert found.words == f"10.0 ms more{each} goes to the forward pass"
 
 
 def test_a_phase_that_grows_with_the_steps() -> None:

@@ -99,3 +99,9 @@ def test_the_smallest_capacity_is_two() -> None:
         meter.end(n)
     assert meter.numbers.tolist() == [0]
     assert (meter.n, meter.stride) == (5, 8)
+
+
+def test_the_median_of_the_last_steps_and_those_of_no_more_than_some_work() -> None:
+    meter = metered([(9, 0), (5, 1), (4, 1), (3, 1), (2, 1), (1, 1)])
+    assert (meter.usual_ns(5), meter.usual_ns(100)) == (3, 4)
+    assert [meter.n_brief_since(0, ns) for ns in (0, 2, 9)] == [1, 3, 6]
