@@ -75,6 +75,19 @@ def test_what_explains_nothing_is_not_said(gpu: GpuHeldBack):
     assert gpu.sentences(copies=0.5) == ()
 
 
+def test_what_a_gpu_does_not_report_is_left_out():
+    for limit in ("power", "heat"):
+        for unknown in ("clock_mhz", "max_clock_mhz", "watts", "limit_watts", "celsius"):
+            (said,) = seen({limit: 0.9}, **{unknown: None}).sentences()
+            assert "None" not in said
+            assert ("MHz" in said) is ("clock" not in unknown)
+    for unknown in ("clock_mhz", "max_clock_mhz", "reasons"):
+        now = {"clock_mhz": 900, "reasons": 0x4} | {unknown: None}
+        assert seen(**now).sentences() == ()
+    for unknown in ("link", "max_link"):
+        assert seen(**({"link": (3, 8)} | {unknown: None})).sentences(copies=0.5) == ()
+
+
 @pytest.mark.parametrize(
     ("little", "much"),
     [

@@ -122,6 +122,16 @@ def test_two_readings_give_what_happened_between_them():
     )
 
 
+def test_what_only_one_of_two_readings_knows_is_unknown():
+    known = HostReading(
+        hot_s=(1.0,), n_hot=1, major_faults=9, swapped_in_bytes=9, memory_stalled_s=1.0
+    )
+    for before, now in ((HostReading(), known), (known, HostReading())):
+        seen = HeldBack.between(before, now, wall_s=4.0, process_s=2.0)
+        assert (seen.hot_s, seen.n_hot, seen.major_faults) == (None, None, None)
+        assert (seen.swapped_in_bytes, seen.memory_stalled_s) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

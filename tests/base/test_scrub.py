@@ -132,11 +132,14 @@ def test_environments_as_mappings(scrubber: Scrubber) -> None:
             ],
             "api_token": "private",
             "kept": {"seed": 3, "lr": 0.1, "name": "resnet"},
+            "api_key": 3,
+            4: "four",
             "two": {"PATH": "data", "HOME": "kitchen", "rooms": 3},
         }
     )
     assert "private" not in json.dumps(found)
     assert found["kept"] == {"seed": 3, "lr": 0.1, "name": "resnet"}
+    assert (found["api_key"], found[4]) == (3, "four")
     assert found["two"] == {"PATH": "data", "HOME": "kitchen", "rooms": 3}
 
 
@@ -298,11 +301,15 @@ def test_more_of_what_stays(scrubber: Scrubber, text: str) -> None:
 
 
 def test_a_command_as_a_list(scrubber: Scrubber) -> None:
-    assert scrubber.scrub(["t.py", "--password", "hunter2", "--max-token", "5", "--token"]) == [
+    command = ["t.py", "--password", "hunter2", "--max-token", "5", "--password", "123456"]
+    kept = ["--token", "--lr", 0.1, "--token", "", "--token"]
+    assert scrubber.scrub([*command, *kept]) == [
         "t.py",
         "--password",
         "[secret]",
         "--max-token",
         "5",
-        "--token",
+        "--password",
+        "[secret]",
+        *kept,
     ]
