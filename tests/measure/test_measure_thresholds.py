@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Literal
 
 import numpy as np
@@ -603,3 +604,25 @@ def test_a_long_run_is_drawn_in_two_thousand_points(n: int) -> None:
 @pytest.mark.parametrize(("n", "kept"), [(9, 8), (10, 7), (12, 9)])
 def test_the_second_and_third_step_are_warm_up_from_ten_steps_on(n: int, kept: int) -> None:
     assert len(_run([10.0] * n).curve.numbers) == kept
+
+
+def _warned(words: str, step_ms: Steps, **known: object) -> bool:
+    return any(words in one for one in _run(step_ms, **known).warnings)
+
+
+def test_a_loop_that_took_one_batch_is_told_where_there_were_epochs() -> None:
+    words, steps = "took one batch and no second", [10.0] * 40
+    assert _warned(words, steps, n_peeks=1)
+    assert not _warned(words, steps, n_peeks=0)
+    assert not _warned(words, steps, n_peeks=1, n_epochs=0)
+
+
+@pytest.mark.parametrize(
+    ("is_cpu", "n", "is_told"), [(False, 40, True), (True, 40, False), (False, 0, False)]
+)
+def test_times_are_said_to_be_the_hosts_where_a_gpu_made_steps(
+    monkeypatch: pytest.MonkeyPatch, is_cpu: bool, n: int, is_told: bool
+) -> None:
+    monkeypatch.setattr("perfkit.measure.verdict.in_use", lambda: SimpleNamespace(is_cpu=is_cpu))
+    assert _warned("times are the host's", [10.0] * n, starts=()) is is_told
+    assert not _warned("every step is the first of its epoch", [10.0] * n, starts=())
