@@ -292,13 +292,13 @@ class Touched(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.places: set[int] = set()
+        self.places: dict[int, int] = {}
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         tensors = [t for t in (*args, *(kwargs or {}).values()) if isinstance(t, torch.Tensor)]
-        self.places |= {t.data_ptr() for t in tensors}
+        self.places |= {t.data_ptr(): t.nbytes for t in tensors}
         self.n_bytes += sum(t.nbytes for t in tensors) * (1 + (func.__name__ == "mul_"))
         return func(*args, **(kwargs or {}))
 
@@ -308,18 +308,21 @@ def test_a_rate_of_memory_counts_the_bytes_that_a_pattern_moves(
 ) -> None:
     monkeypatch.setattr(measured, "_CPU_LARGEST", 2**19)
     monkeypatch.setattr(measured, "_last_cache_bytes", lambda: 0)
-    moved, n_tensors = [], []
+    moved, n_tensors, sets = [], [], []
 
     def rate_of(call: Callable[[], object], amount: float, budget_s: float) -> Rate:
         with Touched() as seen:
             call()
         moved.append((seen.n_bytes, amount))
         n_tensors.append(len(seen.places))
+        sets.append(sum(seen.places.values()))
         return rate(1.0)
 
     bench = measured._Bench("cpu")
     monkeypatch.setattr(bench, "_rate", rate_of)
-    assert [one.what for one in bench.memory()] == ["copy", "add", "sum", "update"] * 2
+    found = list(bench.memory())
+    assert [one.what for one in found] == ["copy", "add", "sum", "update"] * 2
+    assert sets == pytest.approx([one.working_set_bytes for one in found], abs=12)
     assert [seen for seen, _ in moved] == [amount for _, amount in moved]
     assert n_tensors == [2, 3, 1, 1] * 2
 

@@ -243,13 +243,14 @@ def test_a_host_that_waits_for_one_stream_does_not_wait_for_another(waits_for: s
         args = {"stream": 7}
     else:
         record = sim.call("cudaEventRecord", 40, 2)
+        if waits_for == "event":  # sent when the event had been recorded
+            later = sim.call("cudaLaunchKernel", 60, 5, sim.host("aten::mm", 58, 9))
+            sim.device("later", 399, 2, later)
+            sim.events[-1]["tid"] = sim.events[-1]["args"]["stream"] = 7
         number, kind = sim.call("cudaEventSynchronize", 100, 302), "Event Sync"
         args = {"stream": -1, "wait_on_stream": 7}
         if waits_for == "event":
             args["wait_on_cuda_event_record_corr_id"] = record
-            later = sim.call("cudaLaunchKernel", 60, 5, sim.host("aten::mm", 58, 9))
-            sim.device("later", 399, 2, later)  # sent when the event had been recorded
-            sim.events[-1]["tid"] = sim.events[-1]["args"]["stream"] = 7
         if waits_for == "event, stream unknown":
             args = {"stream": 7}
     args |= {"correlation": number, "device": 0}

@@ -62,6 +62,8 @@ def test_rates_are_over_the_kernels_and_over_the_step() -> None:
         external = sim.host("aten::mm", at + 5, 40, **shapes)
         sim.device("gemm", at + 100, 100, sim.call("cudaLaunchKernel", at + 10, 5, external))
         sim.device("reduce", at + 200, 100, sim.call("cudaLaunchKernel", at + 20, 5, external))
+    sim.device("stray", 1_700, 100, -1)  # of nobody
+    sim.host("aten::relu", 1_900, 50)
     found = flops(load(sim.json()))
     (op,) = found.ops
     assert (op.op, op.count, op.flops, op.busy_us) == ("aten::mm", 2, 4e9, 400)

@@ -129,7 +129,7 @@ def test_lists_of_an_optimizer_have_the_dtype_in_which_gradients_are_accumulated
         ("torch::autograd::AccumulateGrad", [[1000]], [dtype]) for dtype in ("c10::Half", "float")
     )
     assert [o.n_bytes for o in _on_the_host(half, scaled).ops] == [2 * 2 * 1500]
-    nothing = ("torch::autograd::AccumulateGrad", [[]], [""])
+    nothing = ("torch::autograd::AccumulateGrad", [[]], ["Scalar"])
     assert len(_on_the_host(nothing, half, scaled).ops) == 1
     adam = ("aten::_fused_adam_", [[[8]], [[8]], [[8]], [[8], [8]]], ["TensorList"] * 4)
     (unknown,) = _on_the_host(half, adam).unknown
