@@ -700,6 +700,7 @@ def test_a_question_that_decides_what_runs_is_not_put_off() -> None:
     [
         ("if known.any():\n    raise ValueError", "bad = known.any()"),
         ("if not known.all():\n    print('bad')", "good = known.all()"),
+        ("if known.any():\n    print('bad')", "bad = known.any()"),
         ("if known.any():\n    err_g = err_g / 2", "torch.where(known.any(), err_g / 2, err_g)"),
         ("while known.any():\n    break", _DECIDES),
         ("if not known.any():\n    kept = pred.mean()\n    more = kept", _DECIDES),

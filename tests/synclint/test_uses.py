@@ -101,6 +101,7 @@ def test_what_needs_the_number_on_the_host_is_told(code: str, told: str) -> None
     [
         "now = loss.item()\ntotal = total + now",
         "now = loss.item()\nkept = [now]",
+        "at = 0\nnow = loss.item()\nkept = [x][at].sum() + now",
         "now = loss.item()\nif now != now:\n    raise ValueError",
         "now = loss.item()\nkept = x if True else now",
         "for now in [0]:\n    if now:\n        more = now\n    now = loss.item()",
@@ -145,6 +146,11 @@ def test_what_needs_it_on_the_host_is_known_by_whatever_name(code: str, taker: s
     """A module that somebody calls F was torch's, and the square root of math was not known."""
     (sync,) = _found(code)
     assert f"# {taker}() takes it on the host" in sync.instead
+
+
+def test_what_a_list_is_made_of_decides_nothing() -> None:
+    (sync,) = _found("kept = [one for one in [loss.item()]]")
+    assert sync.instead.endswith("\nkept = [one for one in [loss.detach()]]")
 
 
 def test_a_check_that_would_ask_the_tensor_is_not_rewritten_in_its_place() -> None:
