@@ -45,6 +45,7 @@ def test_ratio_with_its_parts(clock) -> None:
     assert c.faster == "batched"
     assert c.provenance.kind == "measured here"
     assert c.provenance.seed == 0
+    assert c.provenance.command == "perfkit.compare(naive, batched)"
 
 
 def test_the_sentence_says_which_one_is_faster(clock) -> None:
