@@ -557,7 +557,7 @@ def test_events_that_take_too_much_memory_end_the_recording(
     assert "after 0 whole steps" in told
     assert "1,000,000 of them" in told
     assert "-n 1" not in told  # fewer steps than none
-    assert ("run the code once before" in told) == (warmup == 20)
+    assert ("run the code once before" in told) == (warmup != 1)
     assert not any("warm-up" in w for w in recording.warnings)
 
 

@@ -1086,7 +1086,7 @@ class Recorder:
     def _what_fits(self) -> str:
         if self._n_profiled:
             return "record fewer steps (-n 1), or a shorter piece of the code"
-        if self._n_steps < self.warmup:
+        if not self.warmup or self._n_steps < self.warmup:
             # nothing has shown yet how much the code needs for itself
             return (
                 "if it was your tensors that grew, run the code once before you profile it; if it "
