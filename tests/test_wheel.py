@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
+from email.parser import Parser
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,16 @@ STATIC = ("lab.js", "live_plot.js", "timeline.css", "timeline.js", "widget.css")
 
 
 @pytest.fixture(scope="module")
-def names(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+def files(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
     folder = tmp_path_factory.mktemp("dist")
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(folder), versions=["standard"])
     assert f"perfkit-{perfkit.__version__}-" in wheel
-    with zipfile.ZipFile(wheel) as packed:
-        return set(packed.namelist())
+    return zipfile.Path(wheel)
+
+
+@pytest.fixture(scope="module")
+def names(files: zipfile.Path) -> set[str]:
+    return set(files.root.namelist())
 
 
 def test_the_wheel_has_every_module_and_the_browser_code(names: set[str]) -> None:
@@ -30,6 +36,22 @@ def test_the_wheel_has_every_module_and_the_browser_code(names: set[str]) -> Non
     assert {f"perfkit/widgets/static/{name}" for name in STATIC} <= names
     assert "perfkit/course/ledger/claims.json" in names
     assert "perfkit/show/templates/report.css" in names
+
+
+def test_the_wheel_has_the_licence_of_all_that_is_bundled(files: zipfile.Path) -> None:
+    about = files / f"perfkit-{perfkit.__version__}.dist-info"
+    told = Parser().parsestr((about / "METADATA").read_text(encoding="utf-8"))
+    lock = json.loads((ROOT / "perfkit/widgets/js/package-lock.json").read_text())
+    bundled = {  # nothing else: hatch_build.py looks at what esbuild took
+        path.removeprefix("node_modules/"): package
+        for path, package in lock["packages"].items()
+        if path and not package.get("dev")
+    }
+    assert bundled
+    for name, package in bundled.items():
+        (path,) = (p for p in told.get_all("License-File") or () if p.endswith(f"/{name}.txt"))
+        assert "Copyright" in (about / "licenses" / path).read_text(encoding="utf-8")
+        assert package["license"] in told["License-Expression"].split(" AND ")
 
 
 def test_the_wheel_has_the_course_and_what_its_lessons_need(names: set[str]) -> None:

@@ -42,6 +42,22 @@ def test_a_changed_source_is_noticed(hook: Any, tmp_path: Path) -> None:
     assert not hook.is_up_to_date(tmp_path)
 
 
+def test_what_is_bundled_has_its_licence_kept(hook: Any, tmp_path: Path) -> None:
+    inputs = ["src/lab.js", "node_modules/one/dist/one.js", "node_modules/@all/two/index.js"]
+    for package in ("one", "@all/two", "not-bundled"):
+        (tmp_path / "node_modules" / package).mkdir(parents=True)
+        (tmp_path / "node_modules" / package / "LICENSE").write_text(f"free: {package}")
+    (tmp_path / "licenses/@all").mkdir(parents=True)
+    (tmp_path / "licenses/one.txt").write_text("free: one")
+    with pytest.raises(hook.JsBuildError, match="@all/two is bundled: copy its licence"):
+        hook.check_licences(tmp_path, inputs)
+    (tmp_path / "licenses/@all/two.txt").write_text("free: @all/two")
+    hook.check_licences(tmp_path, inputs)
+    (tmp_path / "licenses/one.txt").write_text("another")
+    with pytest.raises(hook.JsBuildError, match="one is bundled"):
+        hook.check_licences(tmp_path, inputs)
+
+
 @pytest.mark.parametrize(
     "name", ["lab.js", "live_plot.js", "timeline.css", "timeline.js", "widget.css"]
 )
