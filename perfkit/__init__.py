@@ -96,7 +96,7 @@ _HOMES = {
     "waterfall": "perfkit.advice.waterfall",
     "will_it_fit": "perfkit.memory.fit",
 }
-# these need the extra perfkit[notebook]
+# these need the extra [notebook]
 _WIDGETS = ("Lab", "Timeline")
 _NEEDED_BY_WIDGETS = ("IPython", "anywidget", "ipywidgets", "traitlets")
 

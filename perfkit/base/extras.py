@@ -1,4 +1,4 @@
-"""Packages that ``pip install perfkit`` leaves out, and the extra that brings each.
+"""Packages that perfkit installs only with an extra, and the extra that brings each.
 
 A bare server records, explains, measures and compares without them. What needs one of them imports
 it under :func:`needs`, which says in one line what to install.
@@ -12,7 +12,10 @@ from importlib.util import find_spec
 
 from perfkit.base.errors import MissingError
 
-_NOTEBOOK, _LAB, _INTEGRATIONS = "perfkit[notebook]", "perfkit[lab]", "perfkit[integrations]"
+_NOTEBOOK, _LAB, _INTEGRATIONS = "notebook", "lab", "integrations"
+# Not by perfkit's name: no index has it, so whoever registers it there would run code on readers'
+# machines.
+_INSTALL = "pip install '.[{0}]' in perfkit's folder, or its wheel with [{0}] after the name"
 # as imported -> the extra; pyproject.toml lists them by their names for pip
 _BROUGHT_BY = {
     **dict.fromkeys(
@@ -34,8 +37,8 @@ _BROUGHT_BY = {
 
 
 def remedy(package: str) -> str:
-    """The command that brings a package, named as it is imported."""
-    return f"pip install '{_BROUGHT_BY[package]}'"
+    """What brings a package, named as it is imported: a command and where to run it."""
+    return _INSTALL.format(_BROUGHT_BY[package])
 
 
 def is_here(package: str) -> bool:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _EPILOG = """\
 The lessons' notebooks run headless, each in a kernel of its own, and what their cells settle is
 recorded; the notebooks stay as they are. A claim for which this machine lacks something is
-skipped, with the reason. This needs perfkit[lab]; the exit code is 1 without it, or if a claim
+skipped, with the reason. This needs the extra [lab]; the exit code is 1 without it, or if a claim
 failed.
 
 Claims about a GPU are recorded on the GPU if there is one, all others on the CPU. The folder is

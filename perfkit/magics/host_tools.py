@@ -70,6 +70,4 @@ class HostToolsMagics(Magics):
             return getattr(module, magics)(self.shell)
         except ImportError as error:
             name = package.partition(".")[0]
-            raise UsageError(
-                f"{name} cannot be imported here ({error}): `%{remedy(name)}` installs it"
-            ) from error
+            raise UsageError(f"{name} cannot be imported here ({error}): {remedy(name)}") from error

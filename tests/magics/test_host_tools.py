@@ -71,7 +71,7 @@ def test_a_missing_package_is_one_line(kit: Notebook, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "memory_profiler", None)
     error = kit.run("%memit 1").error
     assert isinstance(error, UsageError)
-    assert "%pip install 'perfkit[notebook]'" in str(error)
+    assert "pip install '.[notebook]'" in str(error)
 
 
 def test_they_are_not_imported_before_and_the_users_own_stay(notebook: Notebook) -> None:

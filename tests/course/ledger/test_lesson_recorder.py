@@ -162,7 +162,7 @@ def test_without_nbclient_nothing_is_tried(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setitem(sys.modules, "nbclient", None)
     path = lesson(tmp_path, SETUP, 'claim("A1").settle(True)')
-    with pytest.raises(MissingError, match=re.escape("pip install 'perfkit[lab]'")):
+    with pytest.raises(MissingError, match=re.escape("pip install '.[lab]'")):
         record_lessons([Lesson(path, wanted("A1"))], tmp_path / "out", device="cpu")
 
 
