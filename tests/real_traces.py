@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-BESIDE = Path(__file__).parents[2] / "shared" / "traces"  # beside the repository
+_ABOVE = (parent / "shared" / "traces" for parent in Path(__file__).parents)
+BESIDE = next((folder for folder in _ABOVE if folder.is_dir()), None)  # beside the repository
 
 
 def _folder() -> Path | None:
@@ -15,7 +16,7 @@ def _folder() -> Path | None:
     named = os.environ.get("PERFKIT_TRACES")
     if named is not None:
         return Path(named) if named else None
-    return BESIDE if BESIDE.is_dir() else None
+    return BESIDE
 
 
 FOLDER = _folder()
