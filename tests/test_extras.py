@@ -87,8 +87,8 @@ def test_a_missing_package_of_an_extra_is_one_line(monkeypatch: pytest.MonkeyPat
     with pytest.raises(MissingError) as caught, extras.needs("a figure"):
         import matplotlib  # noqa: F401
     assert str(caught.value) == (
-        "a figure needs matplotlib, which is not installed: pip install '.[notebook]' in perfkit's folder, "
-        "or its wheel with [notebook] after the name"
+        "a figure needs matplotlib, which is not installed: pip install '.[notebook]' in perfkit's "
+        "folder, or its wheel with [notebook] after the name"
     )
 
 
