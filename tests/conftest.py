@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import forked_programs
 import pytest
@@ -64,6 +65,14 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.enable()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """``-m gpu`` imports nothing without such a test: a GPU's machine may have no browser."""
+    if config.option.markexpr != "gpu":
+        return None
+    one = [collection_path] if collection_path.is_file() else collection_path.rglob("test_*.py")
+    return None if any("mark.gpu" in file.read_text(encoding="utf-8") for file in one) else True
 
 
 def pytest_collection_finish() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -96,3 +99,32 @@ def test_every_notebook_that_uses_a_gpu_has_its_piece() -> None:
     for path in (gpu_day.ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb"):
         if 'device == \\"cuda\\"' in path.read_text(encoding="utf-8"):
             assert f"notebook-{path.name[:2]}" in names
+
+
+# As pytest-benchmark 5.2 does where it finds xdist; and a machine that has no browser.
+PLUGIN = """
+import sys, warnings
+import pytest
+
+class AnotherWarning(pytest.PytestWarning): ...
+
+def pytest_configure(config):
+    warnings.warn(AnotherWarning("benchmarks are disabled"))
+    sys.modules["nbval"] = sys.modules["playwright"] = None
+"""
+
+
+@pytest.mark.slow
+def test_gpu_tests_are_found_beside_other_plugins_and_without_a_browser(tmp_path: Path) -> None:
+    (tmp_path / "pytest_another.py").write_text(PLUGIN)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-p", "pytest_another", "-p", "no:nbval"),
+            *("-p", "no:cacheprovider", "-m", "gpu", "--collect-only", "-q", "tests"),
+        ],
+        cwd=gpu_day.ROOT, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{gpu_day.ROOT}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_on_a_gpu.py::test_the_account_of_a_step" in done.stdout
+    assert "tests/browser" not in done.stdout

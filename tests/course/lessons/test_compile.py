@@ -351,6 +351,7 @@ def test_without_a_gpu_nothing_of_it_is_told() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.filterwarnings("default::DeprecationWarning")  # torch 2.11's own, as it compiles
 def test_on_a_gpu_layouts_and_windows_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERFKIT_BUDGET_SCALE", "0.02")
     if is_played():  # it has no Triton
