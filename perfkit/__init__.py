@@ -7,7 +7,6 @@ are loaded by the first call that needs them.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from perfkit._version import __version__
@@ -105,20 +104,14 @@ _NEEDED_BY_WIDGETS = ("IPython", "anywidget", "ipywidgets", "traitlets")
 _display.shower = "perfkit.show"
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'perfkit' has no attribute {name!r}")
-    with _extras.needs(f"perfkit.{name}"):
-        value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # there, a misspelt name is an error
+    __getattr__ = _extras.found_when_asked(globals(), _HOMES)
+    if not all(map(_extras.is_here, _NEEDED_BY_WIDGETS)):
+        __all__ = [name for name in __all__ if name not in _WIDGETS]
 
 
 def __dir__() -> list[str]:
-    # help() looks at every name here
-    absent = () if all(map(_extras.is_here, _NEEDED_BY_WIDGETS)) else _WIDGETS
-    return sorted({*globals(), *_HOMES}.difference(absent))
+    return sorted({*globals(), *__all__})  # help() looks at every name here
 
 
 def load_ipython_extension(ipython: Any) -> None:

@@ -9,6 +9,7 @@ import sys
 import tomllib
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,8 +114,8 @@ said["syncs"] = str(perfkit.find_syncs(step, model))
 said["watched"] = len(list(perfkit.watch(range(3), live=False)))
 said["doctor"] = main(["doctor"])
 said["trace"] = main(["trace", sys.argv[1] + "/profile.json", "--html", sys.argv[1] + "/t.html"])
-said["names"] = sorted(set(perfkit.__all__) - set(dir(perfkit)))
 
+import perfkit.integrations
 from perfkit.base.errors import MissingError
 lacks = {}
 for name, call in {
@@ -123,12 +124,17 @@ for name, call in {
     "table": lambda: profile.to_dataframe(),
     "Lab": lambda: perfkit.Lab,
     "Timeline": lambda: perfkit.Timeline,
+    "from": lambda: exec("from perfkit import Lab"),
 }.items():
     try:
         call()
     except MissingError as error:
         lacks[name] = str(error)
 said["lacks"] = lacks
+owners = (perfkit, "Lab"), (perfkit, "Timeline"), (perfkit.integrations, "LightningWatch")
+said["has"] = [hasattr(*owned) for owned in owners]
+exec("from perfkit import *", every := {})
+said["every"] = sorted(every)
 print("RESULT" + json.dumps(said))
 """
 
@@ -164,6 +170,7 @@ def test_doctor_there_names_the_extras(bare: dict[str, object]) -> None:
         ("png", "matplotlib", "notebook"),
         ("Lab", "anywidget", "notebook"),
         ("Timeline", "anywidget", "notebook"),
+        ("from", "anywidget", "notebook"),
         ("table", "pandas", "lab"),
     ],
 )
@@ -175,14 +182,17 @@ def test_what_needs_an_extra_says_which(
     assert "\n" not in said
 
 
-def test_help_does_not_stumble_over_the_widgets(bare: dict[str, object]) -> None:
-    assert bare["names"] == ["Lab", "Timeline"]  # dir() leaves out just these
+def test_what_looks_at_every_name_does_not_stumble(bare: dict[str, Any]) -> None:
+    """``hasattr`` and ``import *`` raised."""
+    assert bare["has"] == [False, False, False]
+    assert {"__builtins__", *perfkit.__all__} - {*bare["every"]} == {"Lab", "Timeline"}
 
 
 @pytest.mark.parametrize("package", ["IPython", "anywidget", "ipywidgets", "traitlets"])
 def test_dir_leaves_out_what_cannot_be_had(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It knew of anywidget only, so that help(perfkit) failed without one of the others."""
-    monkeypatch.setitem(sys.modules, package, None)
-    assert set(perfkit.__all__) - set(dir(perfkit)) == {"Lab", "Timeline"}
+    without = f"import sys; sys.modules[{package!r}] = None; import perfkit; print(*dir(perfkit))"
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True)
+    assert {*perfkit.__all__}.difference(done.stdout.split()) == {"Lab", "Timeline"}
     monkeypatch.setitem(sys.modules, package, types.ModuleType(package))  # a stub is not missing
     assert extras.is_here(package)

@@ -6,6 +6,7 @@
     ├── UsageError               an invalid flag, argument or value (also a ValueError)
     │   └── SettingError         an unknown or impossible setting of a Lab or sweep
     ├── MissingError             a missing package, program or device; says how to get it
+    │   └── MissingNameError     a name of perfkit that needs a missing package (an AttributeError)
     ├── RecordError              a recorded result that cannot be read, or was edited by hand
     ├── TraceError               a file or byte string that is not a (complete enough) Kineto trace
     ├── ProfilerBusyError        another profiler is already running in this process
@@ -57,6 +58,10 @@ class SettingError(UsageError):
 
 class MissingError(PerfkitError):
     """A missing package, program or device; the message says how to get it."""
+
+
+class MissingNameError(MissingError, AttributeError):
+    """A name of perfkit that needs a missing package: for ``hasattr``, it is not there."""
 
 
 class RecordError(PerfkitError):

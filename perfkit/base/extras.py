@@ -6,11 +6,14 @@ it under :func:`needs`, which says in one line what to install.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import Any
 
-from perfkit.base.errors import MissingError
+from perfkit.base.errors import MissingError, MissingNameError
 
 _NOTEBOOK, _LAB, _INTEGRATIONS = "notebook", "lab", "integrations"
 # Not by perfkit's name: no index has it, so whoever registers it there would run code on readers'
@@ -50,11 +53,12 @@ def is_here(package: str) -> bool:
 
 
 @contextmanager
-def needs(what: str) -> Iterator[None]:
+def needs(what: str, error_type: type[MissingError] = MissingError) -> Iterator[None]:
     """Imports of what an extra brings.
 
     Args:
         what: what needs them, the subject of the error's sentence: ``"a figure"``.
+        error_type: what to raise.
 
     Raises:
         MissingError: a package of an extra is not installed; other errors pass.
@@ -65,6 +69,28 @@ def needs(what: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in _BROUGHT_BY:
             raise
-        raise MissingError(
+        raise error_type(
             f"{what} needs {package}, which is not installed: {remedy(package)}"
         ) from None
+
+
+def found_when_asked(package: dict[str, Any], homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """The ``__getattr__`` of a package that imports its names on first use.
+
+    Args:
+        package: its globals.
+        homes: name -> module that defines it.
+    """
+    called = package["__name__"]
+
+    def find(name: str) -> Any:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {called!r} has no attribute {name!r}")
+        # `from perfkit import Lab` would take an AttributeError for a misspelt name, and say so
+        from_import = sys._getframe(1).f_code.co_name == "_handle_fromlist"
+        with needs(f"{called}.{name}", MissingError if from_import else MissingNameError):
+            package[name] = getattr(importlib.import_module(home), name)
+        return package[name]
+
+    return find

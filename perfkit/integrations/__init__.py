@@ -12,8 +12,7 @@ sentence. ``log=`` takes any function of one dict; see :class:`~perfkit.integrat
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from perfkit.base import extras
 
@@ -33,14 +32,8 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'perfkit.integrations' has no attribute {name!r}")
-    with extras.needs(f"perfkit.integrations.{name}"):
-        value = getattr(importlib.import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # there, a misspelt name is an error
+    __getattr__ = extras.found_when_asked(globals(), _HOMES)
 
 
 def __dir__() -> list[str]:

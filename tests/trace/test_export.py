@@ -159,7 +159,7 @@ def test_parquet(tmp_path: Path) -> None:
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingError, match=r"writing Parquet needs pyarrow.*perfkit\[lab\]"):
+    with pytest.raises(MissingError, match=r"writing Parquet needs pyarrow.*\[lab\]"):
         save(load(cpu_training(1).json()), tmp_path / "t.parquet")
     assert list(tmp_path.iterdir()) == []
 
