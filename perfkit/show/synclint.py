@@ -58,9 +58,9 @@ def _finding(sync: Sync) -> Finding:
         title=sync.place,
         tag=_waited(sync),
         source=sync.code,
-        facts=(f"{sync.op}: {sync.why}", *_origin(sync)),
-        code=sync.instead,
-        lead="instead:",
+        facts=(f"{sync.op}: {sync.why}", *_origin(sync), f"instead: {sync.instead}"),
+        code=sync.example,
+        lead="for example:" if sync.example else "",
     )
 
 

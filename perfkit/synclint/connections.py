@@ -22,8 +22,6 @@ class Connections:
         self._on_host: list[bool] = []
         # put on the device by a call that says so, and what was computed from that
         self._placed: set[int] = set()
-        # results of operators that ran outside of a data loader
-        self._computed: set[int] = set()
         # made by a factory that was told no device: on the host, unless it meets what is not
         self._made_plain: list[bool] = []
         self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
@@ -96,15 +94,6 @@ class Connections:
 
     def is_placed(self, number: int) -> bool:
         return number in self._placed
-
-    def mark_computed(self, numbers: Iterable[int]) -> None:
-        self._computed.update(numbers)
-
-    def forget_computed(self) -> None:
-        self._computed.clear()
-
-    def was_computed(self, number: int) -> bool:
-        return number in self._computed
 
     def touches_placed(self, tensors: Iterable[Any]) -> bool:
         """Whether one of these tensors was placed; none of them is numbered for it."""

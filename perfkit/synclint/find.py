@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from perfkit.base.arguments import check_function
 from perfkit.base.display import Shown
@@ -15,11 +16,16 @@ from perfkit.base.torch_compat import WAS_LOST
 from perfkit.base.user_code import package_path
 from perfkit.base.words import most_often
 from perfkit.synclint.branches import runs_only_without_gpu
-from perfkit.synclint.catalogue import CATALOGUE, COPIES, EXPLICIT, Entry
-from perfkit.synclint.cures import LineWait, cures
+from perfkit.synclint.catalogue import (
+    CATALOGUE,
+    COPIES,
+    EXPLICIT,
+    OF_A_SAMPLE,
+    OF_THE_CALL,
+    Entry,
+)
 from perfkit.synclint.entry import entry_of
-from perfkit.synclint.facts import strength
-from perfkit.synclint.sites import Site, called, place, source_line, spelled
+from perfkit.synclint.sites import called, place, source_line, spelled
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +49,7 @@ class Sync(Shown):
         line: the line, counted from 1.
         op: what on that line waits, as it was written; several are separated by commas.
         why: what the host waits for.
-        instead: code that does without, in the names of the line where it could be parsed.
+        instead: what helps, in general.
         count: how often it happened while the code was watched.
         code: the text of the line; empty where the source is not to be had.
         place: the line as a person names it: ``train.py:12``, ``cell [3], line 5``.
@@ -59,6 +65,7 @@ class Sync(Shown):
             often and how many others; else empty.
         module: where ``file`` is a library's: the module that was running, named in the same way;
             else empty.
+        example: short code that does without, with other names; empty where none fits.
     """
 
     file: str
@@ -75,6 +82,7 @@ class Sync(Shown):
     right_after: int = 0
     below: str = ""
     module: str = ""
+    example: str = ""
 
 
 class Syncs(list[Sync], Shown):
@@ -183,16 +191,7 @@ def syncs_of(watch: Watch, *, first: bool = False) -> Syncs:
     if elsewhere:
         warnings += (_left_out(elsewhere),)
     cheap = watch.right_after_another()
-    parts = {at: _parts(hits) for at, hits in sorted(lines.items()) if at not in elsewhere}
-    syncs = []
-    for at, part in parts.items():
-        beside = [
-            wait
-            for other, its in parts.items()
-            if other[0] == at[0] and other != at
-            for wait in its.waits
-        ]
-        syncs.append(_sync(*at, part, cheap, beside, watch.n_steps))
+    syncs = [_sync(*at, hits, cheap) for at, hits in sorted(lines.items()) if at not in elsewhere]
     return Syncs(syncs, warnings=warnings)
 
 
@@ -207,52 +206,26 @@ def _left_out(lines: list[tuple[str, int]]) -> str:
     )
 
 
-class _Parts(NamedTuple):
-    """What waits on one line."""
-
-    hits: list[tuple[Found, int]]
-    ops: list[str]
-    whys: list[str]
-    waits: list[LineWait]
-
-
-def _parts(hits: list[tuple[Found, int]]) -> _Parts:
-    hits = sorted(hits, key=lambda hit: hit[0].backward)  # forward first
-    whys: list[str] = []
-    waits: dict[tuple[str, Site], LineWait] = {}
-    ops: list[str] = []
-    for one, count in hits:
-        entry = CATALOGUE[entry_of(one)]
-        op = _spelled(one, entry)
-        if one.backward and ops and op.startswith(_ITS_BACKWARD):
-            op = _ITS_BACKWARD  # goes away with what is written forward
-        else:
-            whys.append(entry.why)
-            # a backward pass goes away with what is written forward, here or in another line
-            if not (one.backward and waits):
-                by_library = one.inside is not None
-                wait = LineWait(entry_of(one), one.site, one.facts, count, by_library)
-                before = waits.get(wait[:2], wait._replace(times=0))
-                facts = max(before.facts, wait.facts, key=strength)
-                waits[wait[:2]] = wait._replace(facts=facts, times=before.times + count)
-        if op not in ops:
-            ops.append(op)
-    return _Parts(hits, ops, whys, [*waits.values()])
-
-
-def _sync(
-    file: str,
-    line: int,
-    parts: _Parts,
-    cheap: Mapping[Found, int],
-    beside: list[LineWait],
-    n_steps: int,
-) -> Sync:
-    hits = parts.hits
+def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Found, int]) -> Sync:
+    ops: dict[str, None] = {}
+    whys: dict[str, None] = {}
+    fixes: dict[str, None] = {}
+    examples: dict[str, None] = {}
     asking: Counter[str] = Counter()
     callers: Counter[str] = Counter()
     modules: Counter[str] = Counter()
-    for one, count in hits:
+    for one, count in sorted(hits, key=lambda hit: hit[0].backward):  # forward first
+        entry = CATALOGUE[entry_of(one)]
+        op = _spelled(one, entry)
+        if one.backward and ops and op.startswith(_ITS_BACKWARD):
+            op = _ITS_BACKWARD
+        else:
+            whys[entry.why] = None
+        if not (one.backward and fixes):  # it goes away with what is written forward
+            instead, example = _suggested_fix(one)
+            fixes[instead] = None
+            examples |= {example: None} if example else {}
+        ops[op] = None
         if one.inside is not None:
             file_there = package_path(one.inside.file) or one.inside.file
             asking[f"{file_there}:{one.inside.line}"] += count
@@ -260,7 +233,6 @@ def _sync(
             callers[place(*one.site.below)] += count
         if one.module:
             modules[one.module] += count
-    inside = most_often(asking, "line") if asking else ""
     return Sync(
         kind="copy" if all(one.entry in COPIES for one, _ in hits) else "value",
         right_after=sum(cheap.get(one, 0) for one, _ in hits),
@@ -268,14 +240,36 @@ def _sync(
         module=most_often(modules, "module") if modules else "",
         file=file,
         line=line,
-        op=", ".join(parts.ops),
-        why="; ".join(dict.fromkeys(parts.whys)),
-        instead=cures(parts.waits, inside, beside, n_steps),
+        op=", ".join(ops),
+        why="; ".join(whys),
+        instead="; ".join(fixes),
+        example="\n".join(examples),
         count=sum(count for _, count in hits),
         code=statement(file, line),
         place=place(file, line),
-        inside=inside,
+        inside=most_often(asking, "line") if asking else "",
     )
+
+
+# `total += loss.item() * n` and `losses.append(loss.item())`
+_ADDED_UP = re.compile(r"[\w.]+ \+= ([^()]|\([^()]*\))+\.item\(\)( \* [\w.]+)?")
+_COLLECTED = re.compile(r"[\w.]+\.append\(\w+\.item\(\)\)")
+
+
+def _suggested_fix(found: Found) -> tuple[str, str]:
+    """What helps, and an example; without one where the line is none that it would fit."""
+    name = entry_of(found)
+    entry = CATALOGUE[name]
+    if found.of_sample:
+        return OF_A_SAMPLE, ""
+    if found.inside is not None and name not in OF_THE_CALL:
+        return "call what asks for it less often, or look for an option of it", ""
+    if found.site.below is not None:
+        return f"look for an option of what you call; in the library's source, {entry.instead}", ""
+    code = source_line(found.site.file, found.site.line).partition("  #")[0]
+    if name == "item" and (_ADDED_UP.fullmatch(code) or _COLLECTED.fullmatch(code)):
+        return entry.instead, code.replace(".item()", ".detach()")
+    return entry.instead, entry.example
 
 
 # methods that copy a tensor to a device -> how a reader spells them; "" where it is not known

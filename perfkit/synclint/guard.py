@@ -75,6 +75,7 @@ def _message(syncs: Any) -> str:
     for sync in syncs:
         lines.append(f"{sync.place}: {sync.code or sync.op}")
         lines.append(f"    {sync.op}: {sync.why}")
-        lines += [f"    instead: {line}" for line in sync.instead.splitlines()]
+        lines.append(f"    instead: {sync.instead}")
+        lines += [f"        {line}" for line in sync.example.splitlines()]
     lines += [f"note: {warning}" for warning in syncs.warnings]
     return "\n".join(lines)

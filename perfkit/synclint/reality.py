@@ -28,7 +28,6 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.statement import statement
 from perfkit.base.words import fmt_ms, plural
 from perfkit.synclint.catalogue import CATALOGUE, EXPLICIT
-from perfkit.synclint.cures import LineWait, cures
 from perfkit.synclint.find import Sync, Syncs, syncs_of
 from perfkit.synclint.sites import Site, place, site_of, source_line, spelled
 from perfkit.synclint.tracer import TracedWait, Tracer
@@ -326,7 +325,7 @@ def _happened(line: Line, seen: _Seen, foretold: Sync | None) -> Sync:
         line=number,
         op=op or seen.op or entry.op,
         why=entry.why,
-        instead=entry.instead if seen.site is None else cures([LineWait(name, seen.site)]),
+        instead=entry.instead,
         count=seen.count,
         code=statement(file, number),
         place=place(file, number),

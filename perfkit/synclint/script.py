@@ -69,9 +69,6 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
             n_steps += 1
             if n_steps > steps:
                 stopped = True
-                with instrument.guard("counting the step that it stops at"):
-                    if Watch._active is not None:
-                        Watch._active.count_step(optimizer)  # whose hook is not called any more
                 with instrument.guard("looking for the line that it stops at"):
                     stopped_at = _line_now()
                 raise _Enough

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.utils.rnn import PackedSequence
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from perfkit.base import torch_compat
@@ -38,13 +37,6 @@ from perfkit.memory.crossings import is_positions
 from perfkit.synclint.argument_checks import checks_as_without_compile
 from perfkit.synclint.connections import Connections
 from perfkit.synclint.entry import entry_of
-from perfkit.synclint.facts import (
-    Facts,
-    facts_of_choice,
-    facts_of_data,
-    facts_of_positions,
-    facts_of_value,
-)
 from perfkit.synclint.rules import API_READS, rule_of
 from perfkit.synclint.sites import (
     Library,
@@ -88,8 +80,6 @@ _FEW_ELEMENTS = 2**20
 _MOST_HITS = 200_000
 # these move to a GPU without waiting although they are not told to on a CPU
 _DECIDES_BY_DEVICE = ("fabric/utilities/apply_func.py",)
-# waits for a choice by masks, of an operator whose first argument is what is chosen from
-_CHOICES = frozenset({"index", "index_put", "index_put_value", "masked_select"})
 _INDEXING = frozenset(
     {"aten::index.Tensor", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 )
@@ -106,7 +96,8 @@ class Found(NamedTuple):
         called_at: the line that started the backward pass, if it happens when autograd comes back
             to this line (or in ``.backward()`` itself); else None.
         module: the module that was running, where the line is a library's.
-        facts: what its cure must know of the tensors.
+        of_sample: whether a data set did it, as it made a sample.
+        is_first: whether only the first such call in a process waits.
     """
 
     site: Site
@@ -115,7 +106,8 @@ class Found(NamedTuple):
     inside: Library | None
     called_at: Site | None
     module: str = ""
-    facts: Facts = ()
+    of_sample: bool = False
+    is_first: bool = False
 
     @property
     def backward(self) -> bool:
@@ -188,7 +180,6 @@ class Watch:
         self._looked_at = -1
         self.saw_gpu = False
         self._is_on_gpu = here().holds  # asked for every tensor of every operator
-        self._steps: Counter[int] = Counter()  # of each optimizer
         self._dropout_seed: Literal["unknown", "set", "used"] = "unknown"
         self.checks_again = False
         self._api = ""
@@ -231,8 +222,6 @@ class Watch:
             stack.callback(handle.remove)
             fetch = self.instrument.hook(self._fetch)
             stack.callback(torch_compat.watch_loader_iterators(fetch))
-            stepped = self.instrument.hook(self.count_step)
-            stack.callback(register_optimizer_step_pre_hook(stepped).remove)
             stack.enter_context(_seeds(self))
             stack.enter_context(_explicit_waits(self))
             stack.enter_context(_loads(self))
@@ -416,7 +405,7 @@ class Watch:
         frame: FrameType | None,
         absent: Sequence[Any] = (),
         api: str | None = None,
-        facts: Facts = (),
+        is_first: bool = False,
     ) -> None:
         """Note that the code at ``frame`` waits if all tensors of ``needs`` are on the device.
 
@@ -426,7 +415,7 @@ class Watch:
             frame: where to look for the line from.
             absent: the tensors that must not be: they are copied there.
             api: what was called, where the function mode does not see it.
-            facts: what its cure must know of the tensors.
+            is_first: whether only the first such call in a process waits.
         """
         numbers = []
         for tensor in needs:
@@ -437,20 +426,16 @@ class Watch:
                 return
             numbers.append(number)
         sources = [n for tensor in absent if (n := self._number(tensor)) is not None]
-        if self._fetching:
-            facts = (*facts, "sample")
         site, called_at = self.line_of(frame)
         if site is None:
             return
         module = module_around(frame) if site.below is not None else ""
-        if called_at is not None:
-            found = Found(site, entry, "", None, called_at, module, facts)
-        else:
-            inside = library_between(frame)
-            if inside is not None and inside[:2] == (site.file, site.line):
-                inside = None
-            api = self._api if api is None else api
-            found = Found(site, entry, api, inside, None, module, facts)
+        inside = None if called_at is not None else library_between(frame)
+        if inside is not None and inside[:2] == (site.file, site.line):
+            inside = None
+        api = "" if called_at is not None else self._api if api is None else api
+        of_sample = self._fetching > 0
+        found = Found(site, entry, api, inside, called_at, module, of_sample, is_first)
         if len(self._hits) < _MOST_HITS:
             queued = None if self._queued is None else tuple(self._queued)
             self._hits.append(_Hit(found, tuple(numbers), tuple(sources), queued))
@@ -526,7 +511,7 @@ class Watch:
             first: what waits only if it is the first of its kind in the process, instead.
         """
         settled = Counter(found for found, _ in self._settled())
-        return [(one, n) for one, n in settled.items() if ("first" in one.facts) == first]
+        return [(one, n) for one, n in settled.items() if one.is_first == first]
 
     def right_after_another(self) -> Counter[Found]:
         """How many of these waits found next to nothing queued since the wait before."""
@@ -544,7 +529,7 @@ class Watch:
                 continue
             if hit.found.entry == "index_tensor" and links.is_plain_on_device:
                 continue
-            if "first" in hit.found.facts:
+            if hit.found.is_first:
                 yield hit.found, False
                 continue
             work = (
@@ -558,15 +543,6 @@ class Watch:
             )
             queued = []
 
-    def count_step(self, optimizer: Any, *_: object) -> None:
-        """An optimizer is about to step."""
-        self._steps[id(optimizer)] += 1
-
-    @property
-    def n_steps(self) -> int:
-        """Steps of the optimizer that made the fewest; 0 where there was none."""
-        return min(self._steps.values(), default=0)
-
     @property
     def saw_a_model(self) -> bool:
         """Whether anything at all is known to be on the device."""
@@ -575,9 +551,7 @@ class Watch:
     def start_anew(self) -> None:
         """Forget what was noted so far, but not what is on the device."""
         self._hits.clear()
-        self._steps.clear()
         self._dropout_seed = "unknown"
-        self._links.forget_computed()
         self._queued = None
         for forget in self.also_forget:
             forget()
@@ -602,17 +576,12 @@ class Watch:
         if rule is not None and not self._reading and self._api not in _CHECKED_ON_A_CPU:
             hit = rule(args, kwargs)
             if hit is not None:
-                facts: Facts = ()
-                if hit.entry in _CHOICES:
-                    facts = facts_of_choice(args[0], hit.needs, *args[2:3])
                 for needs in zip(hit.needs) if hit.each else (hit.needs,):
-                    self.hit(hit.entry, needs, sys._getframe(), facts=facts)
+                    self.hit(hit.entry, needs, sys._getframe())
         if self._fetching:
             self._follow(result)
         else:
             self._relate(name, args, kwargs, result)
-            if torch_compat.makes_storage(func):
-                self._links.mark_computed(self._numbers(result))
         self._launched(func, args, result)
         if self._backward and args:
             self._look_backwards(args)
@@ -725,8 +694,7 @@ class Watch:
         if device is not None and isinstance(result, _Tensor):
             self._made_on(result, device, frame)
             if name in _FROM_DATA and device != "meta":
-                data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
-                self.hit("tensor_to_device", [result], frame, facts=facts_of_data(data))
+                self.hit("tensor_to_device", [result], frame)
         elif name in _FACTORIES and not torch_compat.within_a_device():
             number = self._number(result)
             if number is not None and not self._is_on_gpu(result):
@@ -774,8 +742,7 @@ class Watch:
             self._reading -= 1
             self._api = outer
         if args and isinstance(args[0], _Tensor):
-            entry = API_READS[name]
-            self.hit(entry, args[:1], frame, facts=facts_of_value(entry, args[0]))
+            self.hit(API_READS[name], args[:1], frame)
         return result
 
     def _one_hot(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
@@ -797,10 +764,8 @@ class Watch:
         result = self.plain_call(func, func.__name__, args, kwargs, frame)
         index = args[1] if len(args) > 1 else None
         parts = index if isinstance(index, tuple) else (index,)
-        are_positions = [_is_positions(part) for part in parts]
-        if any(are_positions) and isinstance(args[0], _Tensor):
-            facts = facts_of_positions(are_positions)
-            self.hit("index_list", [args[0]], frame, facts=facts)
+        if any(map(_is_positions, parts)) and isinstance(args[0], _Tensor):
+            self.hit("index_list", [args[0]], frame)
         elif func.__name__ == "__setitem__" and _sets_by_copy(*args):
             self.hit("element", [args[0]], frame)
         return result
@@ -827,9 +792,9 @@ class Watch:
         finally:
             self._reading -= 1
         if self._dropout_seed != "used" and _drops_out(args):
-            facts: Facts = ("first",) if self._dropout_seed == "unknown" else ()
+            is_first = self._dropout_seed == "unknown"
             self._dropout_seed = "used"
-            self.hit("dropout_seed", args[:1], frame, facts=facts)
+            self.hit("dropout_seed", args[:1], frame, is_first=is_first)
         return result
 
     def seed_was_set(self) -> None:
@@ -894,7 +859,7 @@ class Watch:
         if self._links.is_on_host(number):
             return result
         if not (kwargs.get("non_blocking") or (len(args) > 3 and args[3])):
-            self.hit("cpu", [source], frame, facts=facts_of_value("cpu", source))
+            self.hit("cpu", [source], frame)
         # the copy that a GPU would make: from here on the two lead separate lives
         if result is source:
             result = self._move(source.clone, (), {})
@@ -933,15 +898,7 @@ class Watch:
         later = kwargs.get("non_blocking") or any(a is True for a in args[2:])
         decides = frame.f_code.co_filename.replace("\\", "/").endswith(_DECIDES_BY_DEVICE)
         if not later and not decides and frame.f_code.co_filename != _MODULE_FILE:
-            self.hit("copy_to_device", [result], frame, [source], facts=self._origin(source))
-
-    def _origin(self, source: _Tensor) -> Facts:
-        """The fact of what is copied that says who made it."""
-        if self._fetching:
-            return ()
-        number = self._number(source)
-        is_computed = number is not None and self._links.was_computed(number)
-        return ("computed" if is_computed and not source.is_pinned() else "given",)
+            self.hit("copy_to_device", [result], frame, [source])
 
     def _move(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         self._moving += 1

@@ -30,17 +30,16 @@ from perfkit.synclint.reality import check_syncs
 _HERE = Path(__file__).resolve().parent.parent / "synclint"
 sys.path.insert(0, str(_HERE))
 
-from snippets import compiled, namespace  # noqa: E402 - beside the tests of the catalogue
-
-FORMS = ("slow", "instead", "alike")
+from catalogue_code import ALIKE, WAITS  # noqa: E402 - beside the tests of the catalogue
+from snippets import compiled, namespace  # noqa: E402
 
 
 def rules(device: str) -> list[dict[str, Any]]:
     """A row for each snippet of the catalogue."""
     rows = []
     for name, entry in CATALOGUE.items():
-        for form in FORMS:
-            code = getattr(entry, form)
+        forms = {"waits": WAITS.get(name), "example": entry.example, "alike": ALIKE.get(name)}
+        for form, code in forms.items():
             if code:
                 rows.append({"rule": name, "form": form, **outcome(partial(_step, code, device))})
     return rows
@@ -77,7 +76,7 @@ def outcome(make: Callable[[], Callable[[], object]]) -> dict[str, Any]:
     """Which lines of the step were predicted and which waited; or the error that ended it."""
     try:
         check = check_syncs(make())
-    except MissingError:  # the cure is to stay on the host: nothing there waits
+    except MissingError:  # the example stays on the host: nothing there waits
         return {"on_the_gpu": False}
     except Exception as error:  # one that a device refuses must not lose the others
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}

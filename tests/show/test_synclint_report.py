@@ -1,4 +1,4 @@
-"""How the sync lint looks: a sentence, each line with its cure, user code never as markup."""
+"""How the sync lint looks: a sentence, each line with what helps, user code never as markup."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ def _syncs() -> Syncs:
     return find_syncs(step)
 
 
-def test_text_tells_line_reason_and_cure_in_96_columns() -> None:
+def test_text_tells_line_reason_and_what_helps_in_96_columns() -> None:
     text = show.text(_syncs())
     assert text.startswith("1 line would make the host wait for a GPU, once in this run.")
     assert "test_synclint_report.py:" in text
-    assert re.search(r"instead:\n +# keep it on the device", text)
+    assert re.search(r"\n +- instead: keep it on the device", text)
+    assert re.search(r"for example:\n +total = total \+ loss.detach\(\)", text)
     foot = text.rpartition("\n\n")[2]  # folded where the processor's name is long
     assert foot.startswith("predicted: ")
     assert max(len(line) for line in text.splitlines()) <= 96

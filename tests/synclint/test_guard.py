@@ -20,7 +20,7 @@ def test_a_step_that_never_waits_passes() -> None:
         net(torch.randn(3, 2)).sum().backward()
 
 
-def test_a_step_that_waits_fails_with_line_and_cure() -> None:
+def test_a_step_that_waits_fails_with_line_and_what_helps() -> None:
     net = nn.Linear(2, 2)
     losses: list[float] = []
 
@@ -37,7 +37,8 @@ def test_a_step_that_waits_fails_with_line_and_cure() -> None:
     (sync,) = error.syncs
     assert str(error).startswith("1 line would make the host wait")
     assert f"test_guard.py:{sync.line}: losses.append(loss.item())" in str(error)
-    assert "instead: losses.append(loss.detach())" in str(error)
+    assert "    instead: keep it on the device" in str(error)
+    assert "        losses.append(loss.detach())" in str(error)
 
 
 def test_an_error_in_the_block_comes_first() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit.synclint.facts import facts_of_choice, facts_of_value
 from perfkit.synclint.rules import rule_of
 
 X, MASK, BYTES = torch.ones(6), torch.ones(6, dtype=torch.bool), torch.ones(6, dtype=torch.uint8)
@@ -80,17 +79,3 @@ def test_which_calls_wait(
 def test_an_operator_that_torch_tags_waits_and_others_do_not() -> None:
     assert rule_of(ops.add.Tensor) is None
     assert rule_of(ops._ctc_loss.default) is None
-
-
-def test_a_value_that_has_as_many_dimensions_as_a_chosen_row_is_one_row() -> None:
-    rows, mask = torch.ones(4, 3), torch.tensor([True, True, False, False])
-    assert facts_of_choice(rows, [mask]) == ("1",)
-    assert facts_of_choice(rows, [mask], torch.ones(3)) == ("1",)
-    assert facts_of_choice(rows, [mask], torch.ones(2, 3)) == ("1", "each")
-    assert facts_of_choice(rows.half(), [rows > 0], torch.ones(12)) == ("half", "each")
-
-
-def test_only_what_is_changed_in_place_changes() -> None:
-    assert facts_of_value("item", torch.ones(2)) == ()
-    assert facts_of_value("item", torch.ones(2).add_(1)) == ("changes",)
-    assert facts_of_value("item", torch.ones(2, requires_grad=True)) == ("changes",)

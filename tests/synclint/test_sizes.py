@@ -1,4 +1,4 @@
-"""A size that is read off a tensor: the cure is to pass the size, not to add up on the device."""
+"""A size that is read off a tensor: what helps is to pass the size, not to add up on the device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def library() -> ModuleType:
     return module
 
 
-def test_a_size_read_by_a_library_is_cured_by_passing_it(library: ModuleType) -> None:
+def test_for_a_size_that_a_library_reads_it_says_to_pass_it(library: ModuleType) -> None:
     net = nn.Linear(3, 1)
 
     def step(size: int | None = None) -> None:
@@ -48,7 +48,7 @@ def test_a_size_read_by_a_library_is_cured_by_passing_it(library: ModuleType) ->
     assert [s.op for s in syncs] == ["int(tensor.max())"] * 2
     for sync in syncs:
         assert "dim_size=n" in sync.instead
-        assert "argmax" not in sync.instead  # the cure of int(number of right answers)
+        assert sync.example == ""  # it would be of the library's line
     assert not [s for s in find_syncs(lambda: step(3)) if s.file.endswith("graphs/utils.py")]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from catalogue_code import WAITS
 
 from perfkit.synclint.catalogue import CATALOGUE
 
@@ -43,16 +44,16 @@ def test_each_rule_and_program_is_compared_and_written(
     result = json.loads(out.read_text())
     *few, broken = result["rows"]
     rows = {(row["rule"], row["form"]): row for row in few}
-    assert set(rows) == {(name, form) for name in FEW for form in ("slow", "instead", "alike")}
+    assert set(rows) == {(name, form) for name in FEW for form in ("waits", "example", "alike")}
     assert broken["error"] == "OSError: no"
     assert not [row for row in few if row.get("error")]
-    # the one that waits here agrees, the other waits only where nobody watches, no cure waits
-    code = CATALOGUE["item"].slow
-    assert [line for _, line, _ in rows["item", "slow"]["agreed"]] == [code]
-    assert rows["item", "slow"]["traced"]
-    assert len(rows["prod", "slow"]["agreed"]) == 1
-    cures = [row for (_, form), row in rows.items() if form in ("instead", "alike")]
-    assert not any(row["agreed"] or row["only_predicted"] for row in cures)
+    # the one that waits here agrees, the other waits only where nobody watches, no example does
+    code = WAITS["item"]
+    assert [line for _, line, _ in rows["item", "waits"]["agreed"]] == [code]
+    assert rows["item", "waits"]["traced"]
+    assert len(rows["prod", "waits"]["agreed"]) == 1
+    clean = [row for (_, form), row in rows.items() if form != "waits"]
+    assert not any(row["agreed"] or row["only_predicted"] for row in clean)
     said = capsys.readouterr().out
     assert f"{len(result['rows'])} pieces of code" in said
     assert f"{result['n_different']} pieces differ" in said
