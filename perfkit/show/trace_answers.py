@@ -34,6 +34,8 @@ from perfkit.trace.ask.sequences import Sequences
 
 _TOP = 10
 _FEW_RANKS = 8
+# Less of the matrix work in kernels of unknown precision is not worth a word.
+_LEAST_UNTOLD = 0.05
 _MOST_PARTS = 8
 _CAUSES = {
     "data": ("waiting for data", "orange"),
@@ -228,16 +230,22 @@ def _(a: Kernels) -> Document:
     if not a.kernels:
         return Document("kernels", "Kernels are not recorded.", warnings=a.warnings)
     n = max(a.n_steps, 1)
-    tensor = (
-        "no matrix product, convolution or attention among them"
+    told = (
+        []
         if a.tensor_core_share is None
-        else f"tensor cores do {fmt_share(a.tensor_core_share)} of the matrix work"
+        else [f"tensor cores do {fmt_share(a.tensor_core_share)} of the matrix work"]
     )
+    if a.untold_share >= _LEAST_UNTOLD:
+        told.append(
+            f"for {fmt_share(a.untold_share)} of the matrix work the kernel's name does not tell "
+            "its precision"
+        )
+    tensor = ", and ".join(told) or "no matrix product, convolution or attention among them"
     rows = [
         (
             _short(k.name),
             k.family,
-            "yes" if k.tensor_cores else "",
+            "?" if k.tensor_cores is None else "yes" if k.tensor_cores else "",
             fmt_count(round(k.count / n, 1)),
             fmt_ms(k.total_us / 1e3 / n),
             fmt_share(k.share),

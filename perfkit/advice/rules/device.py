@@ -13,7 +13,9 @@ from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.ask.kernels import (
     TENSOR_FAMILIES,
+    computes_below_32_bits,
     computes_in_float64,
+    computes_in_tf32,
     family,
     uses_tensor_cores,
 )
@@ -31,15 +33,12 @@ _LONG_WAIT_MS = 1.0
 # against 40 to 43).
 _HOST_IS_FULL = 0.7
 # Kernels that only prepare a convolution (offsets, layouts) and do no arithmetic.
-_PREPARES = re.compile(r"computeOffsets|nchwToNhwc|nhwcToNchw|scalePackedTensor", re.IGNORECASE)
-# Tensor cores take no part in products with a vector, nor in convolutions of one channel each.
-_NO_PRODUCT = re.compile(r"gemv|depthwise", re.IGNORECASE)
-# In names of cuBLAS since 12.8 three letters are the types of input, sum and output: h and t are
-# float16 and bfloat16, s is float32.
-_16_BITS = re.compile(
-    r"bf16|BFloat16|bfloat16|[Hh]alf|__half|[hs]?16816|f16f16|fp16|_f16|\bh884|"
-    r"nvjet_(?:sm\d+_)?[a-z]*[ht]s[a-z]_"
+_PREPARES = re.compile(
+    r"compute\w*Offsets|nchwToNhwc|nhwcToNchw|scalePackedTensor|init_device_workspace|ReduceSplitK",
+    re.IGNORECASE,
 )
+# Tensor cores take no part in products with a vector, nor in convolutions of one channel each.
+_NO_PRODUCT = re.compile(r"gemv|depthwise|splitKreduce", re.IGNORECASE)
 # Kinds of kernels whose time autocast can halve: half the bytes, or twice the rate. The ratio of
 # dense rates is 2 on every such data sheet (A100 156 and 312 TFLOP/s, H100 SXM 495 and 989).
 _NARROWS = (*TENSOR_FAMILIES, "elementwise", "normalization", "pooling", "reduction")
@@ -131,15 +130,21 @@ def sixteen_bits(case: Case) -> Iterator[Finding]:
     dense = share(
         lambda name: (
             family(name) in TENSOR_FAMILIES
-            and uses_tensor_cores(name)
+            and computes_in_tf32(name)
             and not computes_in_float64(name)
         )
     )
     if dense < _LEAST_SHARE or share(_could_use_tensor_cores) >= _LEAST_SHARE:
         return  # the first has little to gain, the second is another rule's
-    if share(lambda name: _16_BITS.search(name) is not None) >= _LEAST_SHARE:
+    if share(computes_below_32_bits) >= _LEAST_SHARE:
         return
-    wide = share(lambda name: family(name) in _NARROWS and not computes_in_float64(name))
+    wide = share(
+        lambda name: (
+            family(name) in _NARROWS
+            and not computes_in_float64(name)
+            and (family(name) not in TENSOR_FAMILIES or uses_tensor_cores(name) is not None)
+        )
+    )
     gain, formula = amdahl(wide, speedup=2)
     yield Finding(
         rule="32-bits",
@@ -174,9 +179,10 @@ def _host_is_next(case: Case) -> Iterator[str]:
 def _could_use_tensor_cores(name: str) -> bool:
     return (
         family(name) in TENSOR_FAMILIES
-        and not uses_tensor_cores(name)
+        and uses_tensor_cores(name) is False
         and not computes_in_float64(name)
-        and not any(p.search(name) for p in (_PREPARES, _NO_PRODUCT, _16_BITS))
+        and not computes_below_32_bits(name)
+        and not any(p.search(name) for p in (_PREPARES, _NO_PRODUCT))
     )
 
 

@@ -231,12 +231,14 @@ class _Walk:
             )
         calls = runtime_calls(trace, steps)
         waiting = calls.rows[(calls.is_sync | calls.is_copy) & near[calls.rows]]
-        waits = union(start[waiting], stop[waiting])
+        # the whole region may end with the last kernel, before the wait for it returns
+        returned = np.minimum(stop[waiting], end)
+        waits = union(start[waiting], returned)
         self._wait_start, self._wait_end = waits.start, waits.end
         self._alone = waits_alone(trace, steps)
         self._events = EventWaits(trace, self._rows)
         # what the call at the end of each wait waited for
-        ends = {int(stop[row]): int(trace.correlation[row]) for row in waiting.tolist()}
+        ends = dict(zip(returned.tolist(), trace.correlation[waiting].tolist(), strict=True))
         self._wait_call = [ends.get(int(end), -1) for end in waits.end]
         talk = trace.name_table(is_communication)
         self._talks = talk[trace.name_id[self._rows]]

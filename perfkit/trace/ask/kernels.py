@@ -53,7 +53,7 @@ _FAMILIES: tuple[tuple[str, re.Pattern[str]], ...] = (
     (
         "matmul",
         re.compile(
-            r"gemm|gemv|nvjet|cutlass|cublas|splitKreduce|Cijk_|_mm_|matmul|\bdot_kernel|"
+            r"(?<!fb)gemm|gemv|nvjet|cutlass|cublas|splitKreduce|Cijk_|_mm_|matmul|\bdot_kernel|"
             r"s\d{3,5}(?:cudnn|gemm)|wgmma",
             re.IGNORECASE,
         ),
@@ -92,7 +92,26 @@ _TENSOR_CORES = re.compile(
     r"cudnn_.*flash|MFMA|_MI\d+x\d+x\d+|bf16bf16|f16f16|e4m3|e5m2|ck_tile|tf32",
     re.IGNORECASE,
 )
-_NO_TENSOR_CORES = re.compile(r"simt|ffma|sgemm(?!.*(?:tf32|884|1688))|dgemm_\d", re.IGNORECASE)
+_NO_TENSOR_CORES = re.compile(
+    r"simt|ffma|sgemm(?!.*(?:tf32|884|1688))|dgemm_\d|gemv|depthwise|splitK_?reduce|reduceSplitK|"
+    r"compute\w*Offsets|nchwToNhwc|nhwcToNchw|scalePackedTensor|init_device_workspace",
+    re.IGNORECASE,
+)
+# Where no word of tensor cores is: plain products of cuBLAS, cuDNN and Tensile, or float as a
+# template's argument (among parameters it may be a scale or a sum).
+_PLAIN = re.compile(
+    r"f32f32_f32f32_f32_|scudnn|fp32|Cijk_|<(?:[^()]*[ ,])?float\b(?=[^()]*>)", re.IGNORECASE
+)
+_TF32 = re.compile(
+    r"tf32|[_:]s1688|nvjet_(?:sm\d+_)?sss|cutlass[FB]_f32|AttentionKernel<float", re.IGNORECASE
+)
+# In names of cuBLAS since 12.8 three letters are the types of input, sum and output: h and t are
+# float16 and bfloat16, q is float8, s is float32.
+_BELOW_32_BITS = re.compile(
+    r"bf16|bfloat16|half|[hs]?16816|f16f16|fp16|_f16|\bh884|fp8|float8|e4m3|e5m2|int8|i8i8|"
+    r"nvjet_(?:sm\d+_)?[a-z]*[htq]s[a-z]_",
+    re.IGNORECASE,
+)
 _FLOAT64 = re.compile(r"<double|dgemm|_f64|d884gemm|double,")
 
 #: Families of which a tensor core could do the work.
@@ -110,7 +129,7 @@ class Kernel:
     Attributes:
         name: as recorded.
         family: see :func:`family`.
-        tensor_cores: whether its name says that it uses them.
+        tensor_cores: whether it uses them; None where its name does not tell.
         count: launches, all steps together.
         total_us: time on the device in µs, all steps together.
         share: of the time of all kernels.
@@ -121,7 +140,7 @@ class Kernel:
 
     name: str
     family: str
-    tensor_cores: bool
+    tensor_cores: bool | None
     count: int
     total_us: float
     share: float
@@ -142,7 +161,8 @@ class Kernels(Shown):
         kernels: the longest first, all steps together.
         family_us: family → time in µs, the longest first.
         tensor_core_share: of the time in matmul, convolution and attention, the share in kernels
-            that use tensor cores; None where there are no such kernels.
+            that use tensor cores, among those whose name tells; None where there are none.
+        untold_share: of the same time, the share in kernels whose name does not tell.
         small_count_share: share of launches shorter than ``SMALL_KERNEL_US``.
         small_time_share: share of the kernels' time in them.
         occupancy: weighted by time, 0 … 1; None if not recorded.
@@ -153,6 +173,7 @@ class Kernels(Shown):
     kernels: tuple[Kernel, ...]
     family_us: Mapping[str, float]
     tensor_core_share: float | None
+    untold_share: float
     small_count_share: float
     small_time_share: float
     occupancy: float | None
@@ -179,9 +200,25 @@ def family(name: str) -> str:
     return next((kind for kind, pattern in _FAMILIES if pattern.search(name)), "other")
 
 
-def uses_tensor_cores(name: str) -> bool:
-    """Whether the name of a kernel says that it computes on tensor (or matrix) cores."""
-    return not _NO_TENSOR_CORES.search(name) and _TENSOR_CORES.search(name) is not None
+def uses_tensor_cores(name: str) -> bool | None:
+    """Whether a kernel of this name computes on tensor (or matrix) cores; None where the name does
+    not tell, such as that of a product written in Triton or with CUTLASS.
+    """
+    if _NO_TENSOR_CORES.search(name):
+        return False
+    if _TENSOR_CORES.search(name):
+        return True
+    return False if _PLAIN.search(name) and not computes_below_32_bits(name) else None
+
+
+def computes_in_tf32(name: str) -> bool:
+    """Whether the name of a kernel says that it multiplies float32 on tensor cores."""
+    return _TF32.search(name) is not None and not computes_below_32_bits(name)
+
+
+def computes_below_32_bits(name: str) -> bool:
+    """Whether the name of a kernel says that its numbers have 16 bits or fewer."""
+    return _BELOW_32_BITS.search(name) is not None
 
 
 def computes_in_float64(name: str) -> bool:
@@ -214,7 +251,7 @@ def kernels(trace: Trace, steps: Steps | None = None) -> Kernels:
             Kernel(
                 name=name,
                 family=kind,
-                tensor_cores=kind in TENSOR_FAMILIES and uses_tensor_cores(name),
+                tensor_cores=uses_tensor_cores(name) if kind in TENSOR_FAMILIES else False,
                 count=int(count[i]),
                 total_us=int(total[i]) / 1e3,
                 share=int(total[i]) / all_ns if all_ns else 0.0,
@@ -228,16 +265,16 @@ def kernels(trace: Trace, steps: Steps | None = None) -> Kernels:
         by_family[k.family] = by_family.get(k.family, 0.0) + k.total_us
     eligible = [k for k in found if k.family in TENSOR_FAMILIES]
     eligible_us = sum(k.total_us for k in eligible)
+    told_us = sum(k.total_us for k in eligible if k.tensor_cores is not None)
     small = dur < SMALL_KERNEL_US * 1e3
     everything = _weighted(trace.occupancy[rows] / 100, dur, np.zeros(len(rows), np.int64), 1)
     return Kernels(
         kernels=tuple(found),
         family_us=dict(sorted(by_family.items(), key=lambda item: -item[1])),
         tensor_core_share=(
-            sum(k.total_us for k in eligible if k.tensor_cores) / eligible_us
-            if eligible_us
-            else None
+            sum(k.total_us for k in eligible if k.tensor_cores) / told_us if told_us else None
         ),
+        untold_share=(eligible_us - told_us) / eligible_us if eligible_us else 0.0,
         small_count_share=float(small.mean()) if len(rows) else 0.0,
         small_time_share=int(dur[small].sum()) / all_ns if all_ns else 0.0,
         occupancy=_known(everything[0]),
