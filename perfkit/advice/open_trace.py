@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfkit.advice.profile import Profile, explain
 from perfkit.base.arguments import shown
@@ -21,6 +21,24 @@ from perfkit.trace.ask.ranks import Ranks, ranks
 from perfkit.trace.read.columns import Trace
 from perfkit.trace.read.load import UNPACK_AT_MOST, load
 from perfkit.trace.read.steps import Steps, find_steps
+
+if TYPE_CHECKING:
+    from perfkit.trace.ask.breakdown import Breakdown
+    from perfkit.trace.ask.communication import Communication
+    from perfkit.trace.ask.compiled import Compiled
+    from perfkit.trace.ask.copies import Copies
+    from perfkit.trace.ask.critical_path import CriticalPath
+    from perfkit.trace.ask.flops import Flops
+    from perfkit.trace.ask.idle import Idle
+    from perfkit.trace.ask.kernels import Kernels
+    from perfkit.trace.ask.limit import Limit
+    from perfkit.trace.ask.memory_curve import MemoryCurve
+    from perfkit.trace.ask.modules import Modules, SourceLines
+    from perfkit.trace.ask.operators import Operators
+    from perfkit.trace.ask.queue import LaunchQueue
+    from perfkit.trace.ask.sequences import Sequences
+    from perfkit.trace.ask.syncs import Syncs
+    from perfkit.trace.ask.waterfall import Waterfall
 
 
 @dataclass(frozen=True)
@@ -143,23 +161,45 @@ class OpenTrace(Shown):
     def _nesting(self) -> Any:
         return nesting(self.trace, self.steps)
 
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        found = None if name.startswith("_") else questions().get(name.replace("_", "-"))
-        if found is None:
-            raise AttributeError(
-                f"an open trace has no attribute {name!r}; `questions` lists what it answers"
-            )
-        asked = found
+    if TYPE_CHECKING:  # for editors and type checkers, to which the questions are unknown
 
-        @functools.wraps(asked.answer)
-        def answer(**options: Any) -> Any:
-            return self._answer(asked, **options)
+        def breakdown(self) -> Breakdown: ...
+        def communication(self) -> Communication: ...
+        def compiled(self) -> Compiled: ...
+        def copies(self) -> Copies: ...
+        def critical_path(self, *, step: int | None = None) -> CriticalPath: ...
+        def flops(self) -> Flops: ...
+        def idle(self) -> Idle: ...
+        def kernels(self) -> Kernels: ...
+        def limit(self, *, device: str | None = None) -> Limit: ...
+        def lines(self) -> SourceLines: ...
+        def memory_curve(self) -> MemoryCurve: ...
+        def modules(self) -> Modules: ...
+        def operators(self) -> Operators: ...
+        def queue(self) -> LaunchQueue: ...
+        def sequences(self, *, top: int = 20) -> Sequences: ...
+        def syncs(self) -> Syncs: ...
+        def waterfall(self, *, device: str | None = None) -> Waterfall: ...
 
-        del answer.__wrapped__
-        answer.__name__ = answer.__qualname__ = asked.attribute
-        answer.__doc__ = asked.help
-        answer.__signature__ = inspect.Signature(asked.options)  # type: ignore[attr-defined]
-        return answer
+    else:
+
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            found = None if name.startswith("_") else questions().get(name.replace("_", "-"))
+            if found is None:
+                raise AttributeError(
+                    f"an open trace has no attribute {name!r}; `questions` lists what it answers"
+                )
+            asked = found
+
+            @functools.wraps(asked.answer)
+            def answer(**options: Any) -> Any:
+                return self._answer(asked, **options)
+
+            del answer.__wrapped__
+            answer.__name__ = answer.__qualname__ = asked.attribute
+            answer.__doc__ = asked.help
+            answer.__signature__ = inspect.Signature(asked.options)  # type: ignore[attr-defined]
+            return answer
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *(q.attribute for q in questions().values())})
@@ -177,7 +217,7 @@ class OpenTrace(Shown):
 
 
 def open_trace(
-    source: str | os.PathLike[str] | bytes | Trace,
+    source: str | os.PathLike[str] | bytes | Trace | OpenTrace,
     *,
     unpack_at_most: int | None = UNPACK_AT_MOST,
 ) -> OpenTrace:

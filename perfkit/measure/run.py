@@ -12,10 +12,10 @@ import operator
 import reprlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from perfkit.base.arguments import check_whole
 from perfkit.base.errors import UsageError
@@ -36,6 +36,8 @@ from perfkit.measure.step_facts import StepFacts
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
 __all__ = ["Named", "Observer", "RunSummary", "Update", "WatchedRun"]
+
+_Batch = TypeVar("_Batch")
 
 DEFAULT_HZ = 1.0
 MOST_HZ = 10.0
@@ -128,7 +130,7 @@ class Observer(Protocol):
         """An epoch is over, however it ended."""
 
 
-class WatchedRun:
+class WatchedRun(Generic[_Batch]):
     """An iterable around a loader that times the loop over it.
 
     It can be looped over again for more epochs; step numbers continue. If a second loop starts
@@ -154,7 +156,7 @@ class WatchedRun:
 
     def __init__(
         self,
-        loader: Any,
+        loader: Iterable[_Batch],
         *,
         total: int | None = None,
         name: str | None = None,
@@ -168,7 +170,7 @@ class WatchedRun:
         if total is not None:
             check_whole("total", total, 0)
         check_hz("updates per second", hz)
-        self._loader = loader
+        self._loader: Any = loader
         self._given_total = total
         self.name = printable(str(name or type(loader).__name__), _LONGEST_NAME)
         self._observer = observer
@@ -293,7 +295,7 @@ class WatchedRun:
         """Add a problem with showing this run to the summary's warnings."""
         self._problems.append(problem)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[_Batch]:
         loop = object()
         # Only the loader's own exceptions reach the loop: a failure in here switches itself off.
         # What runs in each step is caught here, where that costs nothing.
@@ -305,7 +307,7 @@ class WatchedRun:
             source = iter(self._loader)
             # Emptied before the batch is handed out: this frame must not keep it alive while the
             # loop uses it or the next one is fetched.
-            box: list[Any] = []
+            box: list[_Batch] = []
             while True:
                 try:
                     box.append(next(source))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from perfkit.base.arguments import check_flag, check_text
 from perfkit.base.errors import MissingError, UsageError
@@ -25,15 +26,17 @@ from perfkit.widgets._frontend import has_front_end
 
 _WITHOUT_A_CORE_HZ = 2.0
 
+_Batch = TypeVar("_Batch")
+
 
 def watch(
-    loader: Any,
+    loader: Iterable[_Batch],
     *,
     total: int | None = None,
     name: str | None = None,
     live: bool | None = None,
     update_hz: float | None = None,
-) -> WatchedRun:
+) -> WatchedRun[_Batch]:
     """Watch a training loop: ``for batch in perfkit.watch(loader):``.
 
     Each step is split into data wait (the loop waits for ``next``) and the rest. In a Jupyter
@@ -145,11 +148,11 @@ class _Cell:
     """
 
     def __init__(self) -> None:
-        self._run: tuple[WatchedRun, int | None, str | None] | None = None
+        self._run: tuple[WatchedRun[Any], int | None, str | None] | None = None
         self._plots: list[_Plot] = []
         self._hooked: Any = None
 
-    def same_run(self, loader: Any, total: int | None, name: str | None) -> WatchedRun | None:
+    def same_run(self, loader: Any, total: int | None, name: str | None) -> WatchedRun[Any] | None:
         """This cell's run over the same loader, if no loop over it is active."""
         if self._run is None:
             return None
@@ -157,7 +160,7 @@ class _Cell:
         same = run.loader is loader and its_total == total and its_name == name
         return run if same and not run.running and run.epochs else None
 
-    def remember(self, run: WatchedRun, total: int | None, name: str | None) -> None:
+    def remember(self, run: WatchedRun[Any], total: int | None, name: str | None) -> None:
         if self._hook():
             self._run = (run, total, name)
 
