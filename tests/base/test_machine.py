@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -22,6 +23,7 @@ from perfkit.base.machine import (
     _torch_build,
     played,
 )
+from perfkit.base.machine._capabilities import _TESTED_TORCH
 from perfkit.base.machine._gpu import Gpu
 from perfkit.base.machine._torch_build import TorchBuild
 
@@ -512,7 +514,17 @@ def test_a_torch_that_does_not_import_is_told() -> None:
 def test_a_torch_that_is_too_old_is_told(version: str, works: bool) -> None:
     told = _named(_all(TorchBuild(version)), "torch")
     assert told.available is works
-    assert told.reason == f"torch {version}{'' if works else ' is too old'}"
+    after = "; perfkit is tested with 2.11, 2.13, 2.15" if works else " is too old"
+    assert told.reason == f"torch {version}{after}"
+
+
+def test_all_files_name_the_tested_versions_of_torch() -> None:
+    root = Path(__file__).parents[2]
+    before_the_first_command = (root / "README.md").read_text().partition("pip install")[0]
+    assert f"torch {_TESTED_TORCH[0]} or newer, and pip replaces" in before_the_first_command
+    assert f'"torch>={_TESTED_TORCH[0]}"' in (root / "pyproject.toml").read_text()
+    (pinned,) = re.findall(r"^torch==(\d+\.\d+)", (root / "constraints.txt").read_text(), re.M)
+    assert pinned in _TESTED_TORCH
 
 
 def test_processors_that_this_process_may_not_use_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

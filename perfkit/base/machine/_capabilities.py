@@ -69,9 +69,10 @@ def capabilities(
     )
 
 
-# as in pyproject.toml: older versions do not show what a graph keeps for its backward pass
-_OLDEST_TORCH = 2, 11
-_NEWER_TORCH = "pip install 'torch>=2.11'"
+# The first is the oldest that works, as in pyproject.toml: those before do not show what a graph
+# keeps for its backward pass.
+_TESTED_TORCH = "2.11", "2.13", "2.15"
+_NEWER_TORCH = f"pip install 'torch>={_TESTED_TORCH[0]}'"
 
 
 def _torch_works(build: TorchBuild | None, probe_error: str | None) -> Capability:
@@ -84,10 +85,11 @@ def _torch_works(build: TorchBuild | None, probe_error: str | None) -> Capabilit
             f"torch {build.version} does not import: {probe_error}",
             "reinstall torch in this environment",
         )
-    if release(build.version) < _OLDEST_TORCH:
+    if release(build.version) < release(_TESTED_TORCH[0]):
         return Capability("torch", False, f"torch {build.version} is too old", _NEWER_TORCH)
     vector = f", vector code {build.cpu_capability}" if build.cpu_capability else ""
-    return Capability("torch", True, f"torch {build.version}{vector}")
+    tested = f"perfkit is tested with {', '.join(_TESTED_TORCH)}"
+    return Capability("torch", True, f"torch {build.version}{vector}; {tested}")
 
 
 def _gpu_works(build: TorchBuild | None, gpus: tuple[Gpu, ...]) -> Capability:
