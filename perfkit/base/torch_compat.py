@@ -506,30 +506,6 @@ def _hit_the_limit(one: Any) -> bool:
     return bool(re.search(r"recompile.?limit|cache.?size.?limit", told))
 
 
-def watch_compiled_calls(listener: Callable[[], None]) -> Callable[[], None]:
-    """Call ``listener()`` when something compiled is called; returns how to stop.
-
-    It is called under the stance ``force_eager`` too, in which nothing runs compiled. Hides
-    ``torch._dynamo.eval_frame._callback_from_stance``, which every such call
-    consults.
-    """
-    return _compiled_call_listeners.add(listener)
-
-
-def _install_compiled_call_listeners(calls: Calls) -> Callable[[], None]:
-    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
-    original = getattr(frames, "_callback_from_stance", None)
-    if original is None:
-        return lambda: None
-
-    def ask(callback: Any) -> Any:
-        if callback is not None and callback is not False:  # None and False: do not change them
-            calls.begin()
-        return original(callback)
-
-    return stand_in(frames, "_callback_from_stance", ask)
-
-
 def cuda_contexts() -> list[int]:
     """The CUDA devices on which this process has a context; creates none.
 
@@ -1144,7 +1120,6 @@ def _install_backward_listeners(calls: Calls) -> Callable[[], None]:
     return stand_in(autograd, name, calls.around(getattr(autograd, name)))
 
 
-_compiled_call_listeners = Listeners(_install_compiled_call_listeners)
 _pass_listeners = Listeners(_install_pass_listeners)
 _resize_listeners = Listeners(_install_resize_listeners)
 _swap_listeners = Listeners(_install_swap_listeners)

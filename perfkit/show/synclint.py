@@ -87,13 +87,10 @@ def _sentence(obj: Syncs | SyncCheck) -> str:
     often = "once" if times == 1 else f"{times} times"
     where = "in what was seen" if _seen(obj) else "in this run"
     copies = sum(sync.kind == "copy" for sync in obj)
-    cheap = sum(sync.right_after == sync.count for sync in obj)
     more = ""
     if copies:
         of_them = "for a copy to it" if copies == n else f"{copies} of these lines for a copy to it"
         more += f", {of_them}"
-    if cheap and cheap < n:
-        more += f"; {cheap} only right after another wait, where that costs next to nothing"
     return f"{lines} would make the host wait for a GPU, {often} {where}{more}."
 
 
@@ -101,8 +98,7 @@ def _waited(sync: Sync) -> str:
     """How often the line waited and, where it was traced, how long: ``3 times, 1.2 ms in all``."""
     times = f"{sync.count} times" if sync.count > 1 else ""
     if sync.waited_ms is None:
-        cheap = sync.right_after == sync.count
-        return ", ".join(filter(None, (times, "right after another wait" if cheap else "")))
+        return times
     took = fmt_ms(sync.waited_ms)
     return f"{times}, {took} in all" if times else f"waited {took}"
 

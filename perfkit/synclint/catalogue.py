@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 #: Entries of copies from the host to the device.
-COPIES = frozenset(
-    {"copy_to_device", "index_list", "index_tensor", "load_to_device", "tensor_to_device"}
-)
+COPIES = frozenset({"copy_to_device", "index_list", "index_tensor", "tensor_to_device"})
 #: Entries of functions that are called in order to wait; each device has its own.
 EXPLICIT = ("synchronize", "empty_cache")
 #: Entries of calls that a library makes wait: what helps is said of the call.
 OF_THE_CALL = frozenset(
     {
-        *EXPLICIT, "clip_grad", "ctc", "distribution", "dropout_seed", "get_scale", "grad_scaler",
-        "load_to_device", "loops_of_graph", "save", "wait_for_stream",
+        *EXPLICIT, "clip_grad", "ctc", "distribution", "get_scale", "grad_scaler",
+        "loops_of_graph", "save", "wait_for_stream",
     }
 )  # fmt: skip
 
@@ -297,13 +295,6 @@ _ENTRIES = {
         "scale a standard normal",
         "y = (x + x0.abs() * torch.randn_like(x)).detach()",
     ),
-    "dropout_seed": Entry(
-        "an LSTM, GRU or RNN with dropout",
-        "in training, cuDNN's dropout needs a seed that is drawn on the GPU and read back: at "
-        "the first call in a process, and at the next one after the generator's seed or state was "
-        "set",
-        "call torch.manual_seed() once, before the loop: it needs no seed in each step",
-    ),
     "distribution": Entry(
         "a torch.distributions object with argument checks",
         "it looks whether all of its arguments are valid, and the host waits for the answer",
@@ -380,11 +371,6 @@ _ENTRIES = {
         f"the positions are copied to the device, and {_COPY_TO}",
         "make the positions where they are used",
         "y = x[torch.randperm(4, device=x.device)]",
-    ),
-    "load_to_device": Entry(
-        "torch.load(…, map_location=device)",
-        f"each tensor of the file is copied to the device, and {_COPY_TO}",
-        "load it once, before the loop",
     ),
     "other": Entry(
         "an operation whose result depends on the data",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from perfkit.synclint.watch import Found, Watch
 
 _ITS_BACKWARD = "its backward"
-_CHECKS_AGAIN = (
-    "torch.compile was used in this process, which switches the argument checks of "
-    "torch.distributions off: here those lines do not wait, in a process that compiles nothing "
-    "they do; validate_args=False switches them off in both"
-)
 
 
 @dataclass(frozen=True)
@@ -59,8 +54,6 @@ class Sync(Shown):
             trace of this run has it; None where there is none, as in a prediction.
         kind: ``"value"`` where the host waits for something that the GPU computes, ``"copy"``
             where it waits for a copy to the GPU.
-        right_after: how many of ``count`` came right after another wait, with next to nothing
-            queued between: those cost little as long as the other is there.
         below: where ``file`` is a library's: the user's line that called it, the one that did most
             often and how many others; else empty.
         module: where ``file`` is a library's: the module that was running, named in the same way;
@@ -79,7 +72,6 @@ class Sync(Shown):
     inside: str = ""
     waited_ms: float | None = None
     kind: str = "value"
-    right_after: int = 0
     below: str = ""
     module: str = ""
     example: str = ""
@@ -163,16 +155,10 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
     return syncs_of(watch)
 
 
-def syncs_of(watch: Watch, *, first: bool = False) -> Syncs:
-    """One :class:`Sync` a line, from what a watch has noted.
-
-    Args:
-        watch: after its block.
-        first: what waits only if it is the first of its kind in the process, instead.
-    """
+def syncs_of(watch: Watch) -> Syncs:
+    """One :class:`Sync` a line, from what a watch has noted, after its block."""
     lines: dict[tuple[str, int], list[tuple[Found, int]]] = {}
-    found = watch.found(first=first)
-    for one, count in found:
+    for one, count in watch.found():
         lines.setdefault((one.site.file, one.site.line), []).append((one, count))
     warnings: tuple[str, ...] = ()
     failure = watch.instrument.failure
@@ -185,13 +171,10 @@ def syncs_of(watch: Watch, *, first: bool = False) -> Syncs:
         warnings += (failure.sentence(),)
     if watch.was_lost:
         warnings += (WAS_LOST,)
-    if watch.checks_again and any(entry_of(one) == "distribution" for one, _ in found):
-        warnings += (_CHECKS_AGAIN,)
     elsewhere = sorted(at for at in lines if runs_only_without_gpu(*at))
     if elsewhere:
         warnings += (_left_out(elsewhere),)
-    cheap = watch.right_after_another()
-    syncs = [_sync(*at, hits, cheap) for at, hits in sorted(lines.items()) if at not in elsewhere]
+    syncs = [_sync(*at, hits) for at, hits in sorted(lines.items()) if at not in elsewhere]
     return Syncs(syncs, warnings=warnings)
 
 
@@ -206,7 +189,7 @@ def _left_out(lines: list[tuple[str, int]]) -> str:
     )
 
 
-def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Found, int]) -> Sync:
+def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
     ops: dict[str, None] = {}
     whys: dict[str, None] = {}
     fixes: dict[str, None] = {}
@@ -235,7 +218,6 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]], cheap: Mapping[Fo
             modules[one.module] += count
     return Sync(
         kind="copy" if all(one.entry in COPIES for one, _ in hits) else "value",
-        right_after=sum(cheap.get(one, 0) for one, _ in hits),
         below=most_often(callers, "line") if callers else "",
         module=most_often(modules, "module") if modules else "",
         file=file,

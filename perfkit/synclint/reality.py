@@ -172,7 +172,7 @@ def lint(
     for found, count in watch.found():
         if found.called_at is not None:
             backward.setdefault(_line(found.called_at), Counter())[found.site] += count
-    return compare(predicted, reported, tracer, backward, syncs_of(watch, first=True))
+    return compare(predicted, reported, tracer, backward)
 
 
 @contextmanager
@@ -218,7 +218,6 @@ def compare(
     reported: Counter[Site],
     tracer: Tracer,
     backward: Mapping[Line, Counter[Site]] = MappingProxyType({}),
-    perhaps: Sequence[Sync] = (),
 ) -> SyncCheck:
     """Put prediction and reality side by side, line by line.
 
@@ -228,8 +227,6 @@ def compare(
         tracer: after its block.
         backward: for lines that started a backward pass, how often which line of the forward pass
             was predicted to wait in it.
-        perhaps: what was to wait if it was the first of its kind in the process: as predicted
-            where it did, and not missed where it did not.
     """
     traced = tracer.waits()
     lines: dict[Line, _Seen] = {}
@@ -250,9 +247,7 @@ def compare(
             sites = predicted_for
         for site, count in sites.items():
             lines.setdefault(_line(site), _Seen(site)).count += count
-    first = {(sync.file, sync.line): sync for sync in perhaps}
-    foretold = {line: sync for line, sync in first.items() if line in lines}
-    foretold |= {(sync.file, sync.line): sync for sync in predicted}
+    foretold = {(sync.file, sync.line): sync for sync in predicted}
     for line, sync in foretold.items():
         if line not in lines and sync.op in _UNSEEN:
             lines[line] = _Seen(None, sync.count)

@@ -9,7 +9,6 @@ GPU at all is decided at the end, when all connections are known.
 from __future__ import annotations
 
 import bisect
-import functools
 import sys
 import threading
 import weakref
@@ -17,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -34,9 +33,7 @@ from perfkit.base.instrument import Instrument
 from perfkit.base.stand_in import stand_in
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.memory.crossings import is_positions
-from perfkit.synclint.argument_checks import checks_as_without_compile
 from perfkit.synclint.connections import Connections
-from perfkit.synclint.entry import entry_of
 from perfkit.synclint.rules import API_READS, rule_of
 from perfkit.synclint.sites import (
     Library,
@@ -72,10 +69,6 @@ _LOOKING_BACKWARDS = ("CumprodBackward", "ProdBackward")
 # these look at the quantiles asked for, but only on a CPU (quantile_checks in Sorting.cpp, in some
 # versions of torch by an operator), and wait for nothing on a GPU
 _CHECKED_ON_A_CPU = frozenset({"nanquantile", "quantile"})
-# the host has caught up after a wait: what a few small operators have queued since then takes some
-# 10 µs. 2^20 elements are 4 MB, which a GPU reads in that time.
-_FEW_OPERATORS = 8
-_FEW_ELEMENTS = 2**20
 # hits that are kept; a step has some, unless Python goes through a tensor element by element
 _MOST_HITS = 200_000
 # these move to a GPU without waiting although they are not told to on a CPU
@@ -97,7 +90,6 @@ class Found(NamedTuple):
             to this line (or in ``.backward()`` itself); else None.
         module: the module that was running, where the line is a library's.
         of_sample: whether a data set did it, as it made a sample.
-        is_first: whether only the first such call in a process waits.
     """
 
     site: Site
@@ -107,7 +99,6 @@ class Found(NamedTuple):
     called_at: Site | None
     module: str = ""
     of_sample: bool = False
-    is_first: bool = False
 
     @property
     def backward(self) -> bool:
@@ -122,14 +113,11 @@ class _Hit(NamedTuple):
         found: where and why.
         numbers: the tensors that must be on the device.
         absent: the tensors that must not be, because they are copied to it.
-        queued: what operators have made since the hit before, as number and size; None if that
-            were many or much.
     """
 
     found: Found
     numbers: tuple[int, ...]
     absent: tuple[int, ...]
-    queued: tuple[tuple[int, int], ...] | None
 
 
 class Watch:
@@ -143,8 +131,6 @@ class Watch:
 
     Attributes:
         saw_gpu: whether a tensor on a real GPU came along.
-        checks_again: whether the argument checks of torch.distributions ran only for the watch,
-            as they would in a process that compiles nothing.
 
     Raises:
         UsageError: on entry, if a watch is already active.
@@ -162,7 +148,6 @@ class Watch:
         self._members = None if model is None else weakref.WeakSet(model.modules())
         self._links = Connections()
         self._hits: list[_Hit] = []
-        self._queued: list[tuple[int, int]] | None = None
         self._seen_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         # devices that were read off a tensor, by identity: `device=x.device` says "where x is"
         self._devices: dict[int, tuple[Any, int]] = {}
@@ -180,8 +165,6 @@ class Watch:
         self._looked_at = -1
         self.saw_gpu = False
         self._is_on_gpu = here().holds  # asked for every tensor of every operator
-        self._dropout_seed: Literal["unknown", "set", "used"] = "unknown"
-        self.checks_again = False
         self._api = ""
         self.also_forget: list[Callable[[], None]] = []
         self._stack = ExitStack()
@@ -222,9 +205,7 @@ class Watch:
             stack.callback(handle.remove)
             fetch = self.instrument.hook(self._fetch)
             stack.callback(torch_compat.watch_loader_iterators(fetch))
-            stack.enter_context(_seeds(self))
             stack.enter_context(_explicit_waits(self))
-            stack.enter_context(_loads(self))
             stack.callback(torch_compat.lengths_as_lists())
             if self.tracer is not None:
                 self.tracer.pause = self._unwatched
@@ -234,9 +215,6 @@ class Watch:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
                 # it warns of our own hook, which may well fire twice
                 stack.callback(ignore_warnings("Using `torch.compile.*global hooks"))
-                if self.tracer is None:
-                    checks = checks_as_without_compile(self._compiled)
-                    self.checks_again = stack.enter_context(checks)
             api, ops = _ApiMode(self), _OpMode(self)
             stack.callback(torch_compat.enter_function_mode(api))
             stack.callback(torch_compat.around_backward(lambda: self._in_backward(api)))
@@ -284,11 +262,6 @@ class Watch:
     @staticmethod
     def _release() -> None:
         Watch._active = None
-
-    def _compiled(self) -> None:
-        """Compiled code runs in the step: it makes no argument checks, wherever it runs."""
-        self.checks_again = False
-        self._hits = [hit for hit in self._hits if entry_of(hit.found) != "distribution"]
 
     @contextmanager
     def _in_backward(self, api: _ApiMode) -> Iterator[None]:
@@ -405,7 +378,6 @@ class Watch:
         frame: FrameType | None,
         absent: Sequence[Any] = (),
         api: str | None = None,
-        is_first: bool = False,
     ) -> None:
         """Note that the code at ``frame`` waits if all tensors of ``needs`` are on the device.
 
@@ -415,7 +387,6 @@ class Watch:
             frame: where to look for the line from.
             absent: the tensors that must not be: they are copied there.
             api: what was called, where the function mode does not see it.
-            is_first: whether only the first such call in a process waits.
         """
         numbers = []
         for tensor in needs:
@@ -435,22 +406,9 @@ class Watch:
             inside = None
         api = "" if called_at is not None else self._api if api is None else api
         of_sample = self._fetching > 0
-        found = Found(site, entry, api, inside, called_at, module, of_sample, is_first)
+        found = Found(site, entry, api, inside, called_at, module, of_sample)
         if len(self._hits) < _MOST_HITS:
-            queued = None if self._queued is None else tuple(self._queued)
-            self._hits.append(_Hit(found, tuple(numbers), tuple(sources), queued))
-            self._queued = []
-
-    def _launched(self, func: Any, args: Sequence[Any], result: Any) -> None:
-        """An operator has queued work for the device, if it is there."""
-        if self._queued is None or not _works(func):
-            return
-        tensors = _tensors((*args, result))
-        number = self._number(tensors[-1]) if tensors else None
-        if number is not None:
-            self._queued.append((number, sum(tensor.numel() for tensor in tensors)))
-            if len(self._queued) > _FEW_OPERATORS:
-                self._queued = None
+            self._hits.append(_Hit(found, tuple(numbers), tuple(sources)))
 
     def line_of(self, frame: FrameType | None) -> tuple[Site | None, Site | None]:
         """The user's line that is running and, in the backward pass, the one that started it.
@@ -504,44 +462,18 @@ class Watch:
         except Exception as error:
             return self.go_on(once, error, args, kwargs)
 
-    def found(self, *, first: bool = False) -> list[tuple[Found, int]]:
-        """What waits, with how often it did, in the order in which it was first seen.
+    def found(self) -> list[tuple[Found, int]]:
+        """What waits, with how often it did, in the order in which it was first seen."""
+        self._links.settle()
+        return [*Counter(hit.found for hit in self._hits if self._waits(hit)).items()]
 
-        Args:
-            first: what waits only if it is the first of its kind in the process, instead.
-        """
-        settled = Counter(found for found, _ in self._settled())
-        return [(one, n) for one, n in settled.items() if one.is_first == first]
-
-    def right_after_another(self) -> Counter[Found]:
-        """How many of these waits found next to nothing queued since the wait before."""
-        return Counter(found for found, is_cheap in self._settled() if is_cheap)
-
-    def _settled(self) -> Iterator[tuple[Found, bool]]:
+    def _waits(self, hit: _Hit) -> bool:
         links = self._links
-        links.settle()
-        queued: list[tuple[int, int]] | None = None
-        for hit in self._hits:
-            queued = None if queued is None or hit.queued is None else [*queued, *hit.queued]
-            if not links.all_on_device(hit.numbers):
-                continue
-            if any(links.is_on_device(number) for number in hit.absent):
-                continue
-            if hit.found.entry == "index_tensor" and links.is_plain_on_device:
-                continue
-            if hit.found.is_first:
-                yield hit.found, False
-                continue
-            work = (
-                None
-                if queued is None
-                else [n for number, n in queued if links.is_on_device(number)]
-            )
-            yield (
-                hit.found,
-                work is not None and len(work) <= _FEW_OPERATORS and sum(work) <= _FEW_ELEMENTS,
-            )
-            queued = []
+        return (
+            links.all_on_device(hit.numbers)
+            and not any(links.is_on_device(number) for number in hit.absent)
+            and not (hit.found.entry == "index_tensor" and links.is_plain_on_device)
+        )
 
     @property
     def saw_a_model(self) -> bool:
@@ -551,8 +483,6 @@ class Watch:
     def start_anew(self) -> None:
         """Forget what was noted so far, but not what is on the device."""
         self._hits.clear()
-        self._dropout_seed = "unknown"
-        self._queued = None
         for forget in self.also_forget:
             forget()
 
@@ -582,7 +512,6 @@ class Watch:
             self._follow(result)
         else:
             self._relate(name, args, kwargs, result)
-        self._launched(func, args, result)
         if self._backward and args:
             self._look_backwards(args)
 
@@ -701,17 +630,6 @@ class Watch:
                 self._links.mark_made_plain(number)
         return result
 
-    def _load(self, result: Any, where: Any, frame: FrameType) -> None:
-        """``torch.load``: what the file holds is copied to where ``map_location`` says."""
-        loaded = _tensors((result,))
-        if not isinstance(where, str | torch.device) or is_literal_cpu(frame, where):
-            loaded = [one for one in loaded if self._is_on_gpu(one)]  # where it was saved from
-        else:
-            for tensor in loaded:
-                self._made_on(tensor, where, frame)
-        if loaded:
-            self.hit("load_to_device", loaded[:1], frame, api="load")
-
     def _made_on(self, result: _Tensor, device: Any, frame: FrameType) -> None:
         """A tensor was made with ``device=``: it is where that says."""
         like = self._devices.get(id(device))
@@ -784,22 +702,6 @@ class Watch:
         if isinstance(samples, _Tensor):
             self.hit("cov", [samples], frame)
         return result
-
-    def _rnn(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        self._reading += 1  # a GPU reads the seed by an operator; it is noted here
-        try:
-            result = self.plain_call(func, func.__name__, args, kwargs, frame)
-        finally:
-            self._reading -= 1
-        if self._dropout_seed != "used" and _drops_out(args):
-            is_first = self._dropout_seed == "unknown"
-            self._dropout_seed = "used"
-            self.hit("dropout_seed", args[:1], frame, is_first=is_first)
-        return result
-
-    def seed_was_set(self) -> None:
-        """The next RNN with dropout draws a seed from it, and reads that."""
-        self._dropout_seed = "set"
 
     def _ctc(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         # it moves the lengths to where it needs them, which on a CPU is unknown from a meeting
@@ -955,12 +857,8 @@ _CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]
     "cpu": Watch._cpu,
     "cuda": Watch._cuda,
     "ctc_loss": Watch._ctc,
-    "gru": Watch._rnn,
-    "lstm": Watch._rnn,
     "new_tensor": Watch._new_tensor,
     "one_hot": Watch._one_hot,
-    "rnn_relu": Watch._rnn,
-    "rnn_tanh": Watch._rnn,
     "tensor": Watch._tensor,
     "to": Watch._to,
     "type_as": Watch._to,
@@ -969,12 +867,6 @@ _CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]
 
 # these put a tensor where they are told, or say where one is
 _PLACES = frozenset({"__get__", "cuda", "to", "type_as"})
-
-
-@functools.cache
-def _works(func: Any) -> bool:
-    """Whether an operator computes something, and does not only look at memory another way."""
-    return bool(torch_compat.makes_storage(func) or func._schema.is_mutable)
 
 
 def _tensors(values: Any) -> list[Any]:
@@ -988,18 +880,6 @@ def _tensors(values: Any) -> list[Any]:
         elif isinstance(value, dict):
             found += _tensors(value.values())
     return found
-
-
-def _drops_out(args: Sequence[Any]) -> bool:
-    """Whether this call of ``torch.lstm`` or its likes needs the seed of cuDNN's dropout on a GPU.
-
-    That is drawn and read at the first such call in a process, and at the next one after a change
-    of the generator's seed or state (get_dropout_state in aten/src/ATen/native/cudnn/RNN.cpp).
-    """
-    # whether there are biases is the first bool, with and without packing
-    biases = next((i for i, one in enumerate(args) if isinstance(one, bool)), len(args))
-    given = args[biases + 2 : biases + 4]  # the dropout, and whether it trains
-    return len(given) == 2 and all(given) and torch.backends.cudnn.enabled
 
 
 def _sets_by_copy(target: Any, index: Any, value: Any) -> bool:
@@ -1161,47 +1041,6 @@ def _explicit_waits(watch: Watch) -> Iterator[None]:
             found = device.waiting_functions()
             if found is not None:
                 stack.enter_context(_replaced(*found, for_device(device)))
-        yield
-
-
-@contextmanager
-def _loads(watch: Watch) -> Iterator[None]:
-    """Note what ``torch.load`` copies to the device; it is none of the functions torch shows."""
-
-    def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def load(*args: Any, **kwargs: Any) -> Any:
-            frame = sys._getframe(1)
-            if watch._paused:
-                return original(*args, **kwargs)
-            watch._moving += 1  # the copies that it makes are one wait
-            try:
-                result = original(*args, **kwargs)
-            finally:
-                watch._moving -= 1
-            with watch.instrument.guard("noting what was loaded"):
-                where = kwargs.get("map_location", args[1] if len(args) > 1 else None)
-                watch._load(result, where, frame)
-            return result
-
-        return functools.wraps(original)(load)
-
-    with _replaced(torch, ("load",), replaced):
-        yield
-
-
-@contextmanager
-def _seeds(watch: Watch) -> Iterator[None]:
-    """Note where the seed of all devices is set."""
-
-    def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def set_seed(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            watch.seed_was_set()
-            return result
-
-        return functools.wraps(original)(set_seed)
-
-    with _replaced(torch, ("manual_seed", "seed"), replaced):
         yield
 
 

@@ -147,12 +147,6 @@ def _fetch() -> None:
     [
         (compat.watch_profiler_ends, "torch.autograd.profiler", "_disable_profiler", _profile),
         (compat.watch_profiler_starts, "torch.autograd.profiler", "_prepare_profiler", _profile),
-        (
-            compat.watch_compiled_calls,
-            "torch._dynamo.eval_frame",
-            "_callback_from_stance",
-            lambda: sys.modules["torch._dynamo.eval_frame"]._callback_from_stance(int),
-        ),
         (compat.watch_backward, "torch.autograd", "_engine_run_backward", _backward),
         (compat.watch_backward_passes, "torch.autograd", "backward", _backward),
         (

@@ -49,8 +49,6 @@ WAITS: Mapping[str, str] = {
     "linalg": "inverse = torch.linalg.inv(square)",
     "matrix_exp": "y = torch.matrix_exp(square)",
     "normal": "y = torch.normal(x.detach(), x0.abs())",
-    "dropout_seed": "rnn = torch.nn.GRU(5, 4, 2, dropout=0.1).to(x.device)\n"
-    "torch.manual_seed(0)\ny = rnn(x)[0]",
     "distribution": "y = torch.distributions.Normal(x, x.abs()).rsample()",
     "clip_grad": "torch.nn.utils.clip_grad_norm_([weight], 1.0, error_if_nonfinite=True)",
     "get_scale": 'scaler = torch.amp.GradScaler("cpu")\n'
@@ -61,8 +59,6 @@ WAITS: Mapping[str, str] = {
     "tensor_to_device": "y = x * torch.tensor([2.0], device=x.device)",
     "index_list": "y = x[[0, 2]]",
     "index_tensor": "i = torch.randperm(4)\ny = x[i]",
-    "load_to_device": "file = io.BytesIO()\ntorch.save(torch.ones(3), file)\nfile.seek(0)\n"
-    "y = torch.load(file, map_location=x.device)",
 }
 
 #: Rule -> code that a reader could take for the same, and need not change.
@@ -108,7 +104,6 @@ ALIKE: Mapping[str, str] = {
     "linalg": "product = torch.linalg.multi_dot([square, square])",
     "matrix_exp": "y = torch.matrix_power(square, 3)",
     "normal": "y = torch.normal(x.detach(), 1.0)",
-    "dropout_seed": "rnn = torch.nn.GRU(5, 4, 2).to(x.device)\ntorch.manual_seed(0)\ny = rnn(x)[0]",
     "distribution": "y = torch.distributions.Normal(x.shape[0], 1.0).rsample()",
     "clip_grad": "torch.nn.utils.clip_grad_norm_([weight], 1.0)",
     "ctc": "y = F.nll_loss(paths[0], labels[0]).backward()",
@@ -116,6 +111,4 @@ ALIKE: Mapping[str, str] = {
     "tensor_to_device": "y = x * 2.0",
     "index_list": "y = x[0:3:2]",
     "index_tensor": "i = torch.randperm(4).tolist()\ny = x[i[0] : i[0] + 1]",
-    "load_to_device": "file = io.BytesIO()\ntorch.save(torch.ones(3), file)\nfile.seek(0)\n"
-    'y = torch.load(file, map_location="cpu")',
 }

@@ -47,7 +47,6 @@ class Training:
     "part",
     [
         "_before_module",
-        "_launched",
         "_made_on",
         "_number",
         "_relate",
