@@ -19,7 +19,7 @@ EXPLICIT = ("synchronize", "empty_cache")
 OF_THE_CALL = frozenset(
     {
         *EXPLICIT, "clip_grad", "ctc", "distribution", "get_scale", "grad_scaler",
-        "loops_of_graph", "save", "wait_for_stream",
+        "save", "wait_for_stream",
     }
 )  # fmt: skip
 
@@ -46,7 +46,6 @@ _ANSWER = "Python must know the answer before it can go on, so it waits for the 
 _BOOL = "it returns a Python bool, for which the host waits"
 _SHAPE = "the result's size depends on the data: the host waits to learn how much to allocate"
 _MASK = "a boolean index is a hidden nonzero: the host waits to learn how many are true"
-_FILL = "the value is read to the host before the fill"
 _COPY = "a copy to the host waits until the GPU has finished everything queued before it"
 _COPY_TO = (
     "without pinned memory and non_blocking=True the host waits for the copy, which comes after "
@@ -81,12 +80,6 @@ _ENTRIES = {
         "looks for it: dim_size=n, num_nodes=n, size=n",
         "n = 6  # set before the loop\ncounts = x.new_zeros(n).scatter_add_(0, target, x[:, 0])",
     ),
-    "loops_of_graph": Entry(
-        "edge_index[:, mask]",
-        "where a graph's own loops are looked for, the host waits to learn how many there are",
-        "give the data set transform=T.AddSelfLoops(), once, and then GCNConv(…, "
-        "add_self_loops=False); for the same edges in every step, cached=True",
-    ),
     "bool": Entry(
         "bool(tensor)",
         _ANSWER,
@@ -102,7 +95,7 @@ _ENTRIES = {
         "bad = ~torch.isfinite(loss)  # bad |= … in the steps that follow",
     ),
     "builtin": Entry(
-        "max() and min() of Python",
+        "max(), min() or sorted() of Python",
         "Python compares the elements one by one and waits for the GPU at every comparison",
         "call the tensor's own method",
         "top = x[:, 0].max()",
@@ -176,7 +169,7 @@ _ENTRIES = {
     ),
     "masked_fill": Entry(
         "masked_fill with a tensor for its value",
-        _FILL,
+        "the value is read to the host before the fill",
         _CHOOSE,
         "y = torch.where(mask, x.mean(), x)",
     ),
@@ -186,12 +179,6 @@ _ENTRIES = {
         "look up the n-th of the source where the n-th of the mask is true",
         "places = (mask.flatten().cumsum(0) - 1).clamp(min=0)\n"
         "y = torch.where(mask, x.take(places).view_as(x0), x0)",
-    ),
-    "index_fill": Entry(
-        "index_fill with a tensor for its value",
-        _FILL,
-        "copy the value into each row",
-        "rows = target[:1]\ny = x.index_copy(0, rows, x.mean().expand(1, x.shape[1]))",
     ),
     "repeat_interleave": Entry(
         "repeat_interleave without output_size",
@@ -243,24 +230,6 @@ _ENTRIES = {
         _CLASSES,
         _COUNTS,
     ),
-    "segment_reduce": Entry(
-        "torch.segment_reduce with lengths",
-        "it looks whether the lengths are valid, and the host waits for the answer",
-        "pass unsafe=True where they are: it does not look then",
-        'y = torch.segment_reduce(x, "sum", lengths=repeats[:2], unsafe=True)',
-    ),
-    "sorter": Entry(
-        "torch.searchsorted with sorter",
-        "it looks whether the sorter's positions are valid, and the host waits for the answer",
-        "sort the values themselves",
-        "y = torch.searchsorted(x.sort(1).values, x)",
-    ),
-    "cov": Entry(
-        "torch.cov, torch.corrcoef",
-        "it looks, on the device, whether there are enough samples to divide by",
-        "write the formula out",
-        "centred = x - x.mean(1, keepdim=True)\ny = centred @ centred.T / (x.shape[1] - 1)",
-    ),
     "isin": Entry(
         "torch.isin with many test elements",
         "from a certain size on it sorts and calls unique, whose size the host waits for",
@@ -283,11 +252,6 @@ _ENTRIES = {
         "the host waits for the error code of the decomposition",
         "call the form that returns the error code as a tensor: inv_ex, cholesky_ex, solve_ex",
         "inverse, info = torch.linalg.inv_ex(square)",
-    ),
-    "matrix_exp": Entry(
-        "torch.matrix_exp",
-        "the norm is copied to the host to choose how many terms are computed",
-        "where the norm is known to be small, add up a fixed number of terms",
     ),
     "normal": Entry(
         "torch.normal with a tensor for std",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from perfkit.synclint.sites import called, source_line
+from perfkit.synclint.sites import source_line, spelled
 
 if TYPE_CHECKING:
     from perfkit.synclint.watch import Found
@@ -16,8 +16,6 @@ _ASKED_BY = {
     "torch/distributions/": "distribution",
     "torch/nn/utils/clip_grad.py": "clip_grad",
 }
-# PyTorch Geometric looks here for edges from a node to itself
-_LOOPS = "torch_geometric/utils/loop.py"
 _READS = frozenset({"bool", "float", "int", "item", "number"})
 _INDEXING_CALLS = frozenset({"__getitem__", "__setitem__"})
 _COMPARING = frozenset({"max", "min", "sorted"})
@@ -36,15 +34,11 @@ def entry_of(found: Found) -> str:
     text = source_line(found.site.file, found.site.line)
     if found.entry in {"int", "item"} and _LARGEST.search(text) and "shape" not in text:
         return "largest"
-    if found.entry == "index" and found.site.file.replace("\\", "/").endswith(_LOOPS):
-        return "loops_of_graph"
     if found.entry == "number":
-        if found.api in _INDEXING_CALLS:
-            return "slice"
-        return "number"
+        return "slice" if found.api in _INDEXING_CALLS else "number"
     if found.entry == "nonzero" and found.api == "where":
         return "where"
-    if found.entry == "bool" and called(found.site) in _COMPARING:
+    if found.entry == "bool" and spelled(found.site) in _COMPARING:
         return "builtin"
     if found.entry == "bool" and _ANY_OR_ALL.search(text):
         return "any"

@@ -25,7 +25,7 @@ from perfkit.synclint.catalogue import (
     Entry,
 )
 from perfkit.synclint.entry import entry_of
-from perfkit.synclint.sites import called, place, source_line, spelled
+from perfkit.synclint.sites import place, source_line, spelled
 
 if TYPE_CHECKING:
     import torch
@@ -173,20 +173,13 @@ def syncs_of(watch: Watch) -> Syncs:
         warnings += (WAS_LOST,)
     elsewhere = sorted(at for at in lines if runs_only_without_gpu(*at))
     if elsewhere:
-        warnings += (_left_out(elsewhere),)
+        named = ", ".join(place(*at) for at in elsewhere)
+        warnings += (
+            f"left out, because only a machine without a GPU runs it: {named}; what a GPU would "
+            "run in its place was not seen",
+        )
     syncs = [_sync(*at, hits) for at, hits in sorted(lines.items()) if at not in elsewhere]
     return Syncs(syncs, warnings=warnings)
-
-
-def _left_out(lines: list[tuple[str, int]]) -> str:
-    """What is said of lines that a GPU would not run."""
-    named = ", ".join(place(*at) for at in lines[:3])
-    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
-    runs, it, its = ("runs", "it is", "its") if len(lines) == 1 else ("run", "they are", "their")
-    return (
-        f"{named}{more} {runs} only where there is no GPU, so {it} left out; "
-        f"what would run in {its} place on a GPU was not seen"
-    )
 
 
 def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
@@ -268,8 +261,6 @@ def _spelled(found: Found, entry: Entry) -> str:
         op = _MOVES.get(found.api, op)
     elif entry is CATALOGUE["cpu"] and found.api == "to":
         op = 'Tensor.to("cpu")'
-    elif entry is CATALOGUE["builtin"]:
-        op = f"{called(found.site)}() of Python on a tensor"
     elif found.entry == "bool" and (word := _keyword(found)):
         op = f"{word} tensor"
     elif found.entry in EXPLICIT and found.api:
@@ -286,7 +277,7 @@ def _spelled(found: Found, entry: Entry) -> str:
 
 def _keyword(found: Found) -> str:
     """``if``, ``while`` or ``assert`` where the line starts with it and asked the question."""
-    if found.inside is not None or called(found.site):
+    if found.inside is not None or spelled(found.site).isidentifier():
         return ""
     first = source_line(found.site.file, found.site.line).split(" ")[0].split("(")[0]
     return first if first in {"if", "elif", "while", "assert"} else ""

@@ -1,12 +1,9 @@
 """What a real GPU's host waited for, beside what was predicted.
 
-Two witnesses are heard. A trace of the run (:mod:`perfkit.synclint.tracer`) has every call
-of the runtime that waited, and for how long. ``torch.cuda.set_sync_debug_mode("warn")`` makes
-torch warn at every wait that goes through its own stream synchronisation and blocking copies; the
-warning is caught where it is raised, while the user's line is still on the stack. The debug mode
-does not see ``torch.cuda.synchronize()``, nor what a library waits for on its own, and what it
-sees in the backward pass it tells where that was started, once it is over. So where there is a
-trace, it says which lines waited, and the debug mode adds what the trace has no line for.
+A trace of the run (:mod:`perfkit.synclint.tracer`) has every call of the runtime that waited, and
+for how long. Without one, torch's debug mode, ``torch.cuda.set_sync_debug_mode("warn")``, warns at
+every wait of torch's own stream synchronisations and blocking copies; the warning is caught while
+the user's line is on the stack. What waits in the backward pass it tells where that was started.
 """
 
 from __future__ import annotations
@@ -14,10 +11,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.device import accelerators, here
@@ -28,13 +24,15 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.statement import statement
 from perfkit.base.words import fmt_ms, plural
 from perfkit.synclint.catalogue import CATALOGUE, EXPLICIT
-from perfkit.synclint.find import Sync, Syncs, syncs_of
-from perfkit.synclint.sites import Site, place, site_of, source_line, spelled
+from perfkit.synclint.find import Sync, Syncs, find_syncs, syncs_of
+from perfkit.synclint.sites import Site, place, site_of, spelled
 from perfkit.synclint.tracer import TracedWait, Tracer
 from perfkit.trace.ask.waits import Wait
 
 if TYPE_CHECKING:
     import torch
+
+    from perfkit.synclint.watch import Watch
 
 # these wait, and neither the debug mode nor (empty_cache, which is a cudaFree) a trace says so; the
 # gradient of a product waits unless an operator is watched, which makes torch take another formula
@@ -45,6 +43,9 @@ _UNSEEN = frozenset(
         *(f"torch.{kind.type}.{name}" for kind in accelerators() for name in EXPLICIT),
     ]
 )
+
+# what is written of a copy to the device
+_COPYING = (".to(", ".cuda(", "device=", "as_tensor(", "tensor(")
 
 Line = tuple[str, int]
 
@@ -143,10 +144,7 @@ def check_syncs(step: Callable[[], object], model: torch.nn.Module | None = None
     )
 
 
-def lint(
-    run: Callable[[], object],
-    model: torch.nn.Module | None = None,
-) -> Syncs | SyncCheck:
+def lint(run: Callable[[], object], model: torch.nn.Module | None = None) -> Syncs | SyncCheck:
     """Run it once; on a GPU compare prediction with reality, else only predict.
 
     Raises:
@@ -156,23 +154,13 @@ def lint(
     from perfkit.synclint.watch import Watch
 
     if here().is_cpu:
-        watch = Watch(model)
-        with watch:
-            run()
-        return syncs_of(watch)
+        return find_syncs(run, model)
     tracer = Tracer()
     watch = Watch(model, tracer=tracer)
     with tracer, reported_waits() as reported, watch:
         watch.also_forget += [reported.clear, tracer.forget]
         run()
-    predicted = syncs_of(watch)
-    if not watch.saw_gpu:
-        return predicted
-    backward: dict[Line, Counter[Site]] = {}
-    for found, count in watch.found():
-        if found.called_at is not None:
-            backward.setdefault(_line(found.called_at), Counter())[found.site] += count
-    return compare(predicted, reported, tracer, backward)
+    return _compared(watch, reported, tracer) if watch.saw_gpu else syncs_of(watch)
 
 
 @contextmanager
@@ -213,48 +201,35 @@ def reported_waits() -> Iterator[Counter[Site]]:
             gpu.set_sync_debug(mode)
 
 
-def compare(
-    predicted: Syncs,
-    reported: Counter[Site],
-    tracer: Tracer,
-    backward: Mapping[Line, Counter[Site]] = MappingProxyType({}),
-) -> SyncCheck:
-    """Put prediction and reality side by side, line by line.
-
-    Args:
-        predicted: of the same run.
-        reported: by torch's debug mode.
-        tracer: after its block.
-        backward: for lines that started a backward pass, how often which line of the forward pass
-            was predicted to wait in it.
-    """
-    traced = tracer.waits()
+def _compared(watch: Watch, reported: Counter[Site], tracer: Tracer) -> SyncCheck:
+    """Put prediction and reality side by side, line by line."""
+    predicted, traced = syncs_of(watch), tracer.waits()
     lines: dict[Line, _Seen] = {}
     for one in traced:
         if one.site is not None:
             lines.setdefault(_line(one.site), _Seen(one.site)).add(one.wait)
-    explained = {_line(one.called_at) for one in traced if one.called_at is not None}
+    explained = {*lines, *(_line(one.called_at) for one in traced if one.called_at is not None)}
+    # the debug mode knows a wait of the backward pass by where that was started; which lines of
+    # the forward pass it was for can only be told where as many were predicted
+    backward: dict[Line, Counter[Site]] = {}
+    for noted, count in watch.found():
+        if noted.called_at is not None:
+            backward.setdefault(_line(noted.called_at), Counter())[noted.site] += count
     by_line: dict[Line, Counter[Site]] = {}
     for site, count in reported.items():
         by_line.setdefault(_line(site), Counter())[site] += count
-    for line, sites in by_line.items():
-        if line in lines or line in explained:
-            continue
-        # the debug mode knows a wait of the backward pass by where that was started; which lines
-        # of the forward pass it was for can only be told where as many were predicted
-        predicted_for = backward.get(line, Counter())
-        if predicted_for.total() == sites.total():
-            sites = predicted_for
-        for site, count in sites.items():
+    for line in by_line.keys() - explained:
+        sites, all_here = backward.get(line, Counter()), by_line[line]
+        for site, count in (sites if sites.total() == all_here.total() else all_here).items():
             lines.setdefault(_line(site), _Seen(site)).count += count
     foretold = {(sync.file, sync.line): sync for sync in predicted}
     for line, sync in foretold.items():
         if line not in lines and sync.op in _UNSEEN:
             lines[line] = _Seen(None, sync.count)
-    here = stamp("measured here")
+    measured = stamp("measured here")
     happened = Syncs(
         (_happened(line, lines[line], foretold.get(line)) for line in sorted(lines)),
-        provenance=here,
+        provenance=measured,
     )
     elsewhere = tuple(one for one in traced if one.site is None)
     return SyncCheck(
@@ -266,7 +241,7 @@ def compare(
         elsewhere=elsewhere,
         traced=tracer.complete,
         warnings=(*predicted.warnings, *tracer.warnings, *_told_of(elsewhere)),
-        provenance=here,
+        provenance=measured,
     )
 
 
@@ -310,23 +285,17 @@ def _happened(line: Line, seen: _Seen, foretold: Sync | None) -> Sync:
     waited_ms = None if seen.waited_us is None else seen.waited_us / 1e3
     if foretold is not None:
         return replace(foretold, count=seen.count, waited_ms=waited_ms)
-    file, number = line
-    code = source_line(file, number)
+    code = statement(*line)
     op = spelled(seen.site) if seen.site is not None else ""
-    name = "copy_to_device" if seen.to_device or _looks_like_a_copy(code) else "other"
-    entry = CATALOGUE[name]
+    is_copy = seen.to_device or any(word in code for word in _COPYING)
+    entry = CATALOGUE["copy_to_device" if is_copy else "other"]
     return Sync(
-        file=file,
-        line=number,
+        *line,
         op=op or seen.op or entry.op,
         why=entry.why,
         instead=entry.instead,
         count=seen.count,
-        code=statement(file, number),
-        place=place(file, number),
+        code=code,
+        place=place(*line),
         waited_ms=waited_ms,
     )
-
-
-def _looks_like_a_copy(code: str) -> bool:
-    return any(word in code for word in (".to(", ".cuda(", "device=", "as_tensor(", "tensor("))

@@ -12,14 +12,10 @@ from typing import Any, NamedTuple
 
 
 class Hit(NamedTuple):
-    """A call that waits if all of ``needs`` are on the device.
-
-    With ``each`` it waits for each of them that is, one after the other.
-    """
+    """A call that waits if all of ``needs`` are on the device."""
 
     entry: str
     needs: Sequence[Any]
-    each: bool = False
 
 
 Rule = Callable[[Sequence[Any], Mapping[str, Any]], Hit | None]
@@ -43,12 +39,10 @@ API_READS: Mapping[str, str] = {
     "tolist": "tolist",
 }
 
-# isin sorts from this many test elements on (TensorCompare.cpp: 10 · n^0.145)
-_ISIN_FACTOR, _ISIN_POWER = 10.0, 0.145
 
-
-def _always(entry: str) -> Rule:
-    return lambda args, kwargs: Hit(entry, args[:1])
+def _reads(entry: str, position: int = 0) -> Rule:
+    """The rule of an operator that waits for the value of the argument at this position."""
+    return lambda args, kwargs: Hit(entry, args[position : position + 1])
 
 
 def _masks(indices: Sequence[Any]) -> list[Any]:
@@ -73,10 +67,6 @@ def _index_put(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
     return Hit("index_put", masks)
 
 
-def _masked_fill(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
-    return Hit("masked_fill", args[2:3])
-
-
 def _repeat_interleave(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
     known = kwargs.get("output_size", args[1] if len(args) > 1 else None)
     return None if known is not None else Hit("repeat_interleave", args[:1])
@@ -92,96 +82,55 @@ def _isin(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
     elements, tests = args[0], args[1]
     if kwargs.get("assume_unique"):
         return None
-    few = tests.numel() < int(_ISIN_FACTOR * elements.numel() ** _ISIN_POWER)
+    # it sorts from so many test elements on (TensorCompare.cpp)
+    few = tests.numel() < int(10.0 * elements.numel() ** 0.145)
     return None if few else Hit("isin", [elements])
 
 
-def _normal(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
-    return Hit("normal", args[1:2])
-
-
-def _number_at(position: int) -> Rule:
-    return lambda args, kwargs: Hit("number", args[position : position + 1])
-
-
-def _both_ends(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
-    return Hit("number", args[:2], each=True)
-
-
-def _index_fill(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
-    return Hit("index_fill", args[3:4])
-
-
-def _segment_reduce(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
-    lengths = kwargs.get("lengths")
-    checked = lengths is not None and not kwargs.get("unsafe", False)
-    return Hit("segment_reduce", [lengths]) if checked else None
-
-
-def _searchsorted(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
-    sorter = kwargs.get("sorter")
-    return Hit("sorter", [sorter]) if sorter is not None else None
-
-
-def _masked_scatter_backward(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
-    return Hit("masked_scatter", args[1:2])
-
-
 _RULES: Mapping[str, Rule | None] = {
-    "aten::_coalesce": _always("to_sparse"),
+    "aten::_coalesce": _reads("to_sparse"),
     "aten::_ctc_loss": None,  # seen where it is called: only lengths on the device wait
     "aten::_ctc_loss.Tensor": None,
     "aten::_index_put_impl_": _index_put,
-    "aten::_linalg_check_errors": _always("linalg"),
-    "aten::_linalg_eigh": _always("linalg"),
-    "aten::_linalg_eigvals": _always("linalg"),
-    "aten::_linalg_svd": _always("linalg"),
-    "aten::_local_scalar_dense": _always("number"),
-    "aten::_nested_tensor_from_mask": _always("other"),
-    "aten::_nested_tensor_from_mask_left_aligned": _always("other"),
-    "aten::_to_sparse": _always("to_sparse"),
-    "aten::_to_sparse_bsc": _always("to_sparse"),
-    "aten::_to_sparse_bsr": _always("to_sparse"),
-    "aten::_to_sparse_csc": _always("to_sparse"),
-    "aten::_to_sparse_csr": _always("to_sparse"),
-    "aten::_unique": _always("unique"),
-    "aten::_unique2": _always("unique"),
-    "aten::allclose": _always("allclose"),
-    "aten::argwhere": _always("nonzero"),
-    "aten::bincount": _always("bincount"),
-    "aten::equal": _always("equal"),
+    "aten::_linalg_check_errors": _reads("linalg"),
+    "aten::_linalg_eigh": _reads("linalg"),
+    "aten::_linalg_eigvals": _reads("linalg"),
+    "aten::_linalg_svd": _reads("linalg"),
+    "aten::_local_scalar_dense": _reads("number"),
+    "aten::_nested_tensor_from_mask": _reads("other"),
+    "aten::_nested_tensor_from_mask_left_aligned": _reads("other"),
+    "aten::_to_sparse": _reads("to_sparse"),
+    "aten::_to_sparse_bsc": _reads("to_sparse"),
+    "aten::_to_sparse_bsr": _reads("to_sparse"),
+    "aten::_to_sparse_csc": _reads("to_sparse"),
+    "aten::_to_sparse_csr": _reads("to_sparse"),
+    "aten::_unique": _reads("unique"),
+    "aten::_unique2": _reads("unique"),
+    "aten::allclose": _reads("allclose"),
+    "aten::argwhere": _reads("nonzero"),
+    "aten::bincount": _reads("bincount"),
+    "aten::equal": _reads("equal"),
     "aten::histc": _histc,
     "aten::index.Tensor": _index,
-    "aten::index_fill.int_Tensor": _index_fill,
-    "aten::index_fill_.int_Tensor": _index_fill,
     "aten::index_put": _index_put,
     "aten::index_put_": _index_put,
     "aten::isin.Tensor_Tensor": _isin,
-    "aten::linalg_eig": _always("linalg"),
-    "aten::linalg_lstsq": _always("linalg"),
-    "aten::linalg_matrix_exp": _always("matrix_exp"),
-    "aten::linalg_pinv.atol_rtol_tensor": _always("linalg"),
-    "aten::linspace.Scalar_Tensor": _number_at(1),
-    "aten::linspace.Tensor_Scalar": _number_at(0),
-    "aten::linspace.Tensor_Tensor": _both_ends,
-    "aten::logspace.Scalar_Tensor": _number_at(1),
-    "aten::logspace.Tensor_Scalar": _number_at(0),
-    "aten::logspace.Tensor_Tensor": _both_ends,
-    "aten::masked_fill.Tensor": _masked_fill,
-    "aten::masked_fill_.Tensor": _masked_fill,
-    "aten::masked_scatter_backward": _masked_scatter_backward,
-    "aten::masked_select": _always("masked_select"),
-    "aten::nonzero": _always("nonzero"),
-    "aten::normal.Tensor_Tensor": _normal,
-    "aten::normal.float_Tensor": _normal,
-    "aten::one_hot": _always("one_hot"),
+    "aten::linalg_eig": _reads("linalg"),
+    "aten::linalg_lstsq": _reads("linalg"),
+    "aten::linalg_pinv.atol_rtol_tensor": _reads("linalg"),
+    "aten::masked_fill.Tensor": _reads("masked_fill", 2),
+    "aten::masked_fill_.Tensor": _reads("masked_fill", 2),
+    "aten::masked_scatter_backward": _reads("masked_scatter", 1),
+    "aten::masked_select": _reads("masked_select"),
+    "aten::nonzero": _reads("nonzero"),
+    "aten::normal.Tensor_Tensor": _reads("normal", 1),
+    "aten::normal.float_Tensor": _reads("normal", 1),
+    "aten::one_hot": _reads("one_hot"),
     "aten::repeat_interleave.Tensor": _repeat_interleave,
-    "aten::searchsorted.Tensor": _searchsorted,
-    "aten::segment_reduce": _segment_reduce,
-    "aten::to_sparse": _always("to_sparse"),
-    "aten::unique_consecutive": _always("unique"),
-    "aten::unique_dim": _always("unique"),
-    "aten::unique_dim_consecutive": _always("unique"),
+    "aten::to_sparse": _reads("to_sparse"),
+    "aten::unique_consecutive": _reads("unique"),
+    "aten::unique_dim": _reads("unique"),
+    "aten::unique_dim_consecutive": _reads("unique"),
 }
 
 
@@ -194,4 +143,4 @@ def rule_of(func: Any) -> Rule | None:
     if name in _RULES:
         return _RULES[name]
     tags = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-    return _always("other") if tags & set(func.tags) else None
+    return _reads("other") if tags & set(func.tags) else None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.program import Program, restored
+from perfkit.base.words import plural
 
 if TYPE_CHECKING:
     from perfkit.synclint.find import Syncs
@@ -116,22 +117,16 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
 
 def _seen(began_at: str, stopped_at: str, n_steps: int) -> str:
     """Which part of the script was watched, in words."""
-    times = f"{n_steps} optimizer step{'s' * (n_steps != 1)}"
-    if not began_at and not n_steps:
-        return "No module with parameters ran: the whole script was watched."
-    start = f"the first forward pass ({began_at})" if began_at else "the script's start"
-    end = f"the script's end, {times}"
-    after = ""
+    start = "the script's start, and so with its set-up"
+    if began_at:
+        start = f"the first forward pass ({began_at}), without the set-up before it"
+    end = f"the script's end, {plural(n_steps, 'optimizer step')}"
     if stopped_at:
-        end = f"the end of optimizer step {n_steps} (stopped at {stopped_at})"
-        after = " What comes after that step, such as a validation or a checkpoint, was not run."
-    before = (
-        "Set-up before it is left out."
-        if began_at
-        else "No module with parameters was called before the optimizer stepped, so set-up is "
-        "listed, too."
-    )
-    return f"Seen: from {start} to {end}. {before}{after}"
+        end = (
+            f"the end of optimizer step {n_steps} (stopped at {stopped_at}); what comes after it, "
+            "such as a validation or a checkpoint, was not run"
+        )
+    return f"Seen: from {start}, to {end}."
 
 
 def _line_now() -> str:

@@ -173,16 +173,8 @@ def _expression(code: CodeType, instruction: int) -> ast.expr | None:
         return None
 
 
-def called(site: Site) -> str:
-    """The name of the plain function that the line was calling: ``max``, ``print``; else ''."""
-    expression = _expression(site.code, site.instruction)
-    if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name):
-        return expression.func.id
-    return ""
-
-
 def spelled(site: Site) -> str:
-    """The call that the line was making, without its arguments: ``x.to``; else ''."""
+    """Return the call that the line was making, without its arguments: ``x.to``; else ''."""
     expression = _expression(site.code, site.instruction)
     return ast.unparse(expression.func) if isinstance(expression, ast.Call) else ""
 

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from perfkit.base import torch_compat
 from perfkit.base.arguments import check_instance
-from perfkit.base.device import Device, accelerators, here
+from perfkit.base.device import accelerators, here
 from perfkit.base.errors import UsageError
 from perfkit.base.exception_chain import exception_chain
 from perfkit.base.ignored_warnings import ignore_warnings
@@ -205,12 +205,12 @@ class Watch:
             stack.callback(handle.remove)
             fetch = self.instrument.hook(self._fetch)
             stack.callback(torch_compat.watch_loader_iterators(fetch))
-            stack.enter_context(_explicit_waits(self))
+            for put_back in _stand_ins(self):
+                stack.callback(put_back)
             stack.callback(torch_compat.lengths_as_lists())
             if self.tracer is not None:
                 self.tracer.pause = self._unwatched
-                stack.enter_context(_waits_for_streams(self))
-            stack.enter_context(self._unwatched_display())
+            stack.callback(self._unwatched_display())
             if "torch._dynamo" in sys.modules:  # compiled code hides its operators from modes
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
                 # it warns of our own hook, which may well fire twice
@@ -286,8 +286,7 @@ class Watch:
         finally:
             self._paused -= 1
 
-    @contextmanager
-    def _unwatched_display(self) -> Iterator[None]:
+    def _unwatched_display(self) -> Callable[[], None]:
         """A shell that shows the last value of a cell reads it, but the user's code did not."""
         original = sys.displayhook
 
@@ -295,11 +294,7 @@ class Watch:
             with self._unwatched():
                 original(value)
 
-        put_back = stand_in(sys, "displayhook", display)
-        try:
-            yield
-        finally:
-            put_back()
+        return stand_in(sys, "displayhook", display)
 
     def _fetch(self, is_batch: bool, source: Any) -> Callable[[Any], None]:
         """A data loader works on the host, but for what a call puts on the device."""
@@ -506,19 +501,14 @@ class Watch:
         if rule is not None and not self._reading and self._api not in _CHECKED_ON_A_CPU:
             hit = rule(args, kwargs)
             if hit is not None:
-                for needs in zip(hit.needs) if hit.each else (hit.needs,):
-                    self.hit(hit.entry, needs, sys._getframe())
-        if self._fetching:
-            self._follow(result)
+                self.hit(hit.entry, hit.needs, sys._getframe())
+        if self._fetching:  # what comes of a tensor that was put on the device is there, too
+            for number in self._numbers(result):
+                self._links.place(number)
         else:
             self._relate(name, args, kwargs, result)
         if self._backward and args:
             self._look_backwards(args)
-
-    def _follow(self, result: Any) -> None:
-        """What comes of a tensor that was put on the device is there, too."""
-        for number in self._numbers(result):
-            self._links.place(number)
 
     def _look_backwards(self, args: Sequence[Any]) -> None:
         node = self._node()
@@ -543,21 +533,7 @@ class Watch:
             self._put_on_host(result[1])
             operands, result = [args[0]], result[0]
         elif name == "aten::copy_":
-            source, target = self._number(args[1]), self._number(args[0])
-            later = kwargs.get("non_blocking") or (len(args) > 2 and args[2])
-            if self._crossing(args[1], args[0]) or (
-                source is not None and target is not None and self._links.is_on_host(target)
-            ):
-                if not later:
-                    self.hit("copy_to_host", [args[1]], sys._getframe())
-                return
-            if self._crossing(args[0], args[1]):
-                if not later:
-                    self.hit("copy_to_device", [args[0]], sys._getframe())
-                return
-            if source is not None and self._links.is_on_host(source) and args[1].dim():
-                if not later:
-                    self.hit("copy_to_device", [args[0]], sys._getframe(), [args[1]])
+            if self._copies(args, kwargs):
                 return
             operands = [args[0], args[1]] if args[1].dim() else [args[0]]
         else:
@@ -589,6 +565,26 @@ class Watch:
             if number != first:
                 links.join(first, number)
 
+    def _copies(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether ``target.copy_(source)`` goes from the host to the device, or back."""
+        target, source = args[:2]
+        at, source_at = self._number(target), self._number(source)
+        is_on_host = self._links.is_on_host
+        absent = []
+        if self._crossing(source, target) or (
+            at is not None and source_at is not None and is_on_host(at)
+        ):
+            entry, needed = "copy_to_host", source
+        elif self._crossing(target, source):
+            entry, needed = "copy_to_device", target
+        elif source_at is not None and is_on_host(source_at) and source.dim():
+            entry, needed, absent = "copy_to_device", target, [source]
+        else:
+            return False
+        if not (kwargs.get("non_blocking") or (len(args) > 2 and args[2])):
+            self.hit(entry, [needed], sys._getframe(), absent)
+        return True
+
     def _look_at_positions(self, args: Sequence[Any]) -> None:
         """Positions that a factory has made on the host are copied to where they are used."""
         for index in args[1]:
@@ -598,18 +594,10 @@ class Watch:
 
     # --- Python-level calls -------------------------------------------------------------
 
-    def call(
-        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], frame: FrameType
-    ) -> Any:
-        """Run one overridable torch function, and note what it means for the host."""
-        special = _CALLS.get(name)
-        if special is not None:
-            return special(self, func, args, kwargs, frame)
-        return self.plain_call(func, name, args, kwargs, frame)
-
     def plain_call(
         self, func: Any, name: str, args: Any, kwargs: dict[str, Any], frame: FrameType
     ) -> Any:
+        """Run one overridable torch function, and note what it means for the host."""
         before = self._sequence()
         outer, self._api = self._api, name
         try:
@@ -695,14 +683,6 @@ class Watch:
             self.hit("tensor_to_device", [args[0]], frame)
         return result
 
-    def _cov(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        # what it reads is a number that it has put on the device itself (cov in Correlation.cpp)
-        result = self.plain_call(func, func.__name__, args, kwargs, frame)
-        samples = args[0] if args else kwargs.get("input")
-        if isinstance(samples, _Tensor):
-            self.hit("cov", [samples], frame)
-        return result
-
     def _ctc(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         # it moves the lengths to where it needs them, which on a CPU is unknown from a meeting
         before = self._sequence()
@@ -715,9 +695,6 @@ class Watch:
         if isinstance(values[0], _Tensor):
             self.hit("ctc", [values[0]], frame)
         return result
-
-    def _cpu(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        return self._to_host(func, args, kwargs, frame)
 
     def _to(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
@@ -852,9 +829,7 @@ _CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]
     "__setitem__": Watch._item,
     "as_tensor": Watch._as_tensor,
     "asarray": Watch._as_tensor,
-    "corrcoef": Watch._cov,
-    "cov": Watch._cov,
-    "cpu": Watch._cpu,
+    "cpu": Watch._to_host,
     "cuda": Watch._cuda,
     "ctc_loss": Watch._ctc,
     "new_tensor": Watch._new_tensor,
@@ -971,7 +946,10 @@ class _ApiMode(TorchFunctionMode):
             name = getattr(func, "__name__", "")
             if watch._fetching and watch.passes_over(name, args, kwargs):
                 return once(*args, **kwargs)
-            return watch.call(once, name, args, kwargs, frame)
+            special = _CALLS.get(name)
+            if special is not None:
+                return special(watch, once, args, kwargs, frame)
+            return watch.plain_call(once, name, args, kwargs, frame)
         except Exception as error:
             return watch.go_on(once, error, args, kwargs)
 
@@ -1012,64 +990,34 @@ class _OpMode(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
         return result
 
 
-@contextmanager
-def _explicit_waits(watch: Watch) -> Iterator[None]:
-    """Note ``torch.cuda.synchronize()``, ``empty_cache()`` and their likes on other devices.
+def _stand_ins(watch: Watch) -> Iterator[Callable[[], None]]:
+    """Note ``torch.cuda.synchronize()``, ``empty_cache()`` and what else is called to wait.
 
-    Where there is no such device they do nothing.
+    Where there is no such device they do nothing, and nothing waits for an event or a stream.
+    Yields how to put each function back.
     """
-
-    def for_device(device: Device) -> Callable[[str, Callable[..., Any]], Callable[..., Any]]:
+    for device in accelerators():
+        owner, names = device.waiting_functions() or (None, ())
         is_here = device.is_available()  # asked now: within the step nothing of ours may fail
-
-        def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                frame = sys._getframe(1)
-                if not watch._paused:
-                    with watch.instrument.guard("noting a wait"):
-                        watch.hit(name, (), frame, api=f"torch.{device.type}.{name}")
-                if is_here:
-                    return watch.traced_once(original, frame, *args, **kwargs)
-                return None
-
-            return call
-
-        return replaced
-
-    with ExitStack() as stack:
-        for device in accelerators():
-            found = device.waiting_functions()
-            if found is not None:
-                stack.enter_context(_replaced(*found, for_device(device)))
-        yield
-
-
-@contextmanager
-def _waits_for_streams(watch: Watch) -> Iterator[None]:
-    """Note what waits for an event or a stream of a GPU; without one there are none."""
-
-    def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def synchronize(waited_for: Any) -> Any:
-            frame = sys._getframe(1)
-            if not watch._paused:
-                with watch.instrument.guard("noting a wait"):
-                    watch.hit("wait_for_stream", (), frame)
-            return watch.traced_once(original, frame, waited_for)
-
-        return synchronize
-
-    with ExitStack() as stack:
-        for kind in here().waitable_types():
-            stack.enter_context(_replaced(kind, ("synchronize",), replaced))
-        yield
-
-
-@contextmanager
-def _replaced(
-    owner: Any, names: Sequence[str], make: Callable[[str, Callable[..., Any]], Callable[..., Any]]
-) -> Iterator[None]:
-    """Put others in the place of these functions."""
-    with ExitStack() as stack:
         for name in names:
-            stack.callback(stand_in(owner, name, make(name, getattr(owner, name))))
-        yield
+            api = f"torch.{device.type}.{name}"
+            noting = _noting(watch, name, getattr(owner, name), api, runs=is_here)
+            yield stand_in(owner, name, noting)
+    if watch.tracer is not None:
+        for kind in here().waitable_types():
+            yield stand_in(
+                kind, "synchronize", _noting(watch, "wait_for_stream", kind.synchronize, None)
+            )
+
+
+def _noting(
+    watch: Watch, entry: str, original: Callable[..., Any], api: str | None, *, runs: bool = True
+) -> Callable[..., Any]:
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        frame = sys._getframe(1)
+        if not watch._paused:
+            with watch.instrument.guard("noting a wait"):
+                watch.hit(entry, (), frame, api=api)
+        return watch.traced_once(original, frame, *args, **kwargs) if runs else None
+
+    return wait

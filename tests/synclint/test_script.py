@@ -59,7 +59,7 @@ def test_set_up_is_left_out_and_the_script_is_stopped(
     said = capsys.readouterr().out
     assert "closed after 2" in said
     assert "never" not in said
-    assert syncs.seen.startswith("Seen: from the first forward pass (train.py:11) to the end of ")
+    assert syncs.seen.startswith("Seen: from the first forward pass (train.py:11), without the set")
     assert "optimizer step 2 (stopped at train.py:14)" in syncs.seen
     assert "was not run" in " ".join(str(syncs).split())
 
@@ -89,8 +89,7 @@ def test_a_script_that_calls_forward_itself_is_watched_from_its_start(
     )
     syncs = run_script(tmp_path / "train.py", steps=steps)
     assert [(sync.line, sync.count) for sync in syncs] == [(8, min(steps, 3))]
-    assert syncs.seen.startswith("Seen: from the script's start to the ")
-    assert "so set-up is listed, too" in syncs.seen
+    assert syncs.seen.startswith("Seen: from the script's start, and so with its set-up, to ")
     assert ("stopped at train.py:7" in syncs.seen) == (steps == 2)
     assert ("the script's end, 3 optimizer steps" in syncs.seen) == (steps == 9)
 
@@ -110,7 +109,7 @@ def test_a_closure_that_calls_the_module_in_the_step_begins_there(tmp_path: Path
     )
     syncs = run_script(tmp_path / "train.py")
     assert [(sync.line, sync.count) for sync in syncs] == [(10, 2)]
-    assert syncs.seen.startswith("Seen: from the first forward pass (train.py:6) to the ")
+    assert syncs.seen.startswith("Seen: from the first forward pass (train.py:6), without")
 
 
 def test_json_on_standard_output_is_json_alone(
