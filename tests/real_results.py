@@ -311,7 +311,7 @@ def _replayed() -> Any:
 # ---- waits for a GPU ---------------------------------------------------------------------
 
 
-@_makes("Syncs")
+@_makes("SyncLines")
 def _syncs() -> Any:
     import torch
     from torch import nn
@@ -320,7 +320,7 @@ def _syncs() -> Any:
     return perfkit.find_syncs(lambda: model(torch.ones(2, 4)).sum().item(), model)
 
 
-@_makes("Sync")
+@_makes("SyncLine")
 def _sync() -> Any:
     return _syncs()[0]
 
@@ -539,7 +539,7 @@ def _operators() -> Any:
     return _open_trace().ask("operators")
 
 
-@_makes("perfkit.trace.ask.syncs.Syncs")
+@_makes("Syncs")
 def _traced_syncs() -> Any:
     return _open_trace().ask("syncs")
 

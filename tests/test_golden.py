@@ -42,7 +42,7 @@ NOT_THE_SAME = {
 }  # fmt: skip
 RUN_HERE = {
     "AllocatorHistory", "Crossing", "Crossings", "Fit", "FormatCount", "MemoryAccount", "Replayed",
-    "SameResult", "Sync", "SyncCheck", "Syncs",
+    "SameResult", "SyncCheck", "SyncLine", "SyncLines",
 }  # fmt: skip
 
 

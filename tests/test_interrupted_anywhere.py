@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import perfkit
-from perfkit.synclint.watch import Watch
+from perfkit.synclint.watch import SyncWatch
 from tests.left_running import assert_events_are_recorded_once
 
 pytestmark = [
@@ -127,7 +127,7 @@ def _left() -> dict[str, int]:
         "function modes": torch._C._len_torch_function_stack(),
         "listeners of the collector": sum("perfkit" in repr(c) for c in gc.callbacks),
         "collector off": int(not gc.isenabled()),
-        "a watch": int(Watch._active is not None),
+        "a watch": int(SyncWatch._active is not None),
         "patches": sum(
             _is_ours(function)
             for function in (

@@ -37,7 +37,7 @@ from perfkit.memory.crossings import crossings
 from perfkit.script.options import Options
 from perfkit.script.run_watch import RunWatch
 from perfkit.synclint import reality
-from perfkit.synclint.watch import Watch
+from perfkit.synclint.watch import SyncWatch
 from perfkit.trace import Recorder
 from perfkit.widgets.watch import _Line, _Plot
 from tests.left_running import assert_events_are_recorded_once
@@ -95,15 +95,15 @@ def with_crossings(training: Training) -> str:
 
 def with_a_gpu_traced(training: Training) -> str:
     """As on a GPU: the sync lint with its tracer and the listener to torch's reports."""
-    begin = Watch.__init__
+    begin = SyncWatch.__init__
 
-    def saw_gpu(self: Watch, *args: Any, **kwargs: Any) -> None:
+    def saw_gpu(self: SyncWatch, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
         self.saw_gpu = True
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Watch, "saw_gpu", True, raising=False)
-        patch.setattr(Watch, "__init__", saw_gpu)
+        patch.setattr(SyncWatch, "saw_gpu", True, raising=False)
+        patch.setattr(SyncWatch, "__init__", saw_gpu)
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
         patch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
@@ -204,9 +204,9 @@ GUARDS |= {
     ("/measure/loader_wait.py", "LoaderWait._ended"),
     ("/base/collector.py", "_back_on"),
     ("/synclint/connections.py", "Connections.node.<locals>.forget"),
-    ("/synclint/watch.py", "Watch.__enter__"),
-    ("/synclint/watch.py", "Watch._start.<locals>.<lambda>"),
-    ("/synclint/watch.py", "Watch.traced_once"),
+    ("/synclint/watch.py", "SyncWatch.__enter__"),
+    ("/synclint/watch.py", "SyncWatch._start.<locals>.<lambda>"),
+    ("/synclint/watch.py", "SyncWatch.traced_once"),
     ("/trace/record/record.py", "Recorder.start"),
     ("/trace/record/record.py", "Recorder._begin"),
     ("/trace/record/record.py", "Recorder._begin.<locals>.<lambda>"),
@@ -224,7 +224,7 @@ GUARDS |= {
     ("/measure/run.py", "WatchedRun._loop_ended"),
     ("/memory/account.py", "Accountant._end"),
     ("/memory/tracker.py", "Tracker._stop"),
-    ("/synclint/watch.py", "Watch._end"),
+    ("/synclint/watch.py", "SyncWatch._end"),
     ("/synclint/watch.py", "_ApiMode.__torch_function__"),
     ("/synclint/watch.py", "_Once.__init__"),
     ("/synclint/watch.py", "_OpMode.__torch_dispatch__"),

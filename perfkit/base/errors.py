@@ -90,7 +90,7 @@ class SyncFoundError(PerfkitError, AssertionError):
     The message has a line for each place and one for the fix, so a test report shows it all.
 
     Attributes:
-        syncs: the waits found, each a :class:`perfkit.synclint.find.Sync`.
+        syncs: the waits found, each a :class:`perfkit.synclint.find.SyncLine`.
     """
 
     def __init__(self, message: str, syncs: object = ()) -> None:

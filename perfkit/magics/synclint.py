@@ -23,7 +23,7 @@ from perfkit.magics import _arguments
 from perfkit.magics._cell import UserCode, compile_user_code
 
 if TYPE_CHECKING:
-    from perfkit.synclint.find import Syncs
+    from perfkit.synclint.find import SyncLines
     from perfkit.synclint.reality import SyncCheck
 
 
@@ -90,7 +90,7 @@ class SynclintMagics(Magics):
             raise UsageError(f"-m {args.model}: is not a torch module but a {type(model).__name__}")
         return model
 
-    def _tell(self, result: Syncs | SyncCheck, args: argparse.Namespace) -> None:
+    def _tell(self, result: SyncLines | SyncCheck, args: argparse.Namespace) -> None:
         """Show, store and write what was found."""
         from perfkit import show
 
@@ -119,7 +119,7 @@ def _check(args: argparse.Namespace, cell: str | None) -> None:
     _arguments.check_flags(args, data_suffixes=(".json",))
 
 
-def _watched(code: UserCode, model: Any) -> tuple[Syncs | SyncCheck, BaseException | None]:
+def _watched(code: UserCode, model: Any) -> tuple[SyncLines | SyncCheck, BaseException | None]:
     from perfkit.synclint.reality import SyncCheck, lint
 
     __tracebackhide__ = True
@@ -131,5 +131,5 @@ def _watched(code: UserCode, model: Any) -> tuple[Syncs | SyncCheck, BaseExcepti
     return result, raised[0]
 
 
-def _write_json(result: Syncs | SyncCheck, path: Path) -> None:
+def _write_json(result: SyncLines | SyncCheck, path: Path) -> None:
     path.write_text(json.dumps(scrub(result.to_dict()), indent=1) + "\n", encoding="utf-8")

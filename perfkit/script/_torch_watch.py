@@ -19,8 +19,8 @@ from perfkit.trace.record.record import Recorder
 
 if TYPE_CHECKING:
     from perfkit.memory.account import Accountant, MemoryAccount
-    from perfkit.synclint.find import Syncs
-    from perfkit.synclint.watch import Watch
+    from perfkit.synclint.find import SyncLines
+    from perfkit.synclint.watch import SyncWatch
 
 #: So many backward passes without a step of an optimizer, and each counts as a step: more than
 #: nearly any training accumulates for one update.
@@ -59,14 +59,14 @@ class TorchWatch:
         )
         self.run = PushedRun(on_update, n_left_out=options.n_left_out)
         self.account: MemoryAccount | None = None
-        self.syncs: Syncs | None = None
+        self.syncs: SyncLines | None = None
         self.by_passes = self.left_as_it_is = False
         # of each backward pass before the first step, and of each step of another optimizer since
         # the last one: its end, its data wait, its samples
         self._passes: list[tuple[float, float, int | None]] = []
         self._no_passes: Callable[[], None] | None = None
         self._accountant: Accountant | None = None
-        self._lint: Watch | None = None
+        self._lint: SyncWatch | None = None
         self._forward_hook: Any = None
         self._graph_task: Callable[[], int] = lambda: -1
         self._is_tracing: Callable[[], bool] = lambda: False
@@ -231,9 +231,9 @@ class TorchWatch:
         if n >= options.synclint_from + SYNCLINT_STEPS:
             self._end_lint()
         elif self._lint is None:
-            from perfkit.synclint.watch import Watch
+            from perfkit.synclint.watch import SyncWatch
 
-            lint = Watch()
+            lint = SyncWatch()
             lint.__enter__()
             self._lint = lint
 

@@ -22,7 +22,7 @@ from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 from perfkit.memory.account import MemoryAccount
 from perfkit.script._torch_watch import PASSES, TorchWatch
 from perfkit.script.options import Options
-from perfkit.synclint.find import Syncs
+from perfkit.synclint.find import SyncLines
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 
 # A step beyond so many times the usual one holds something else; see trace/record/elsewhere.py.
@@ -98,7 +98,7 @@ class WholeRun(Shown):
     uses_loader: bool
     profile: Profile | None
     memory: MemoryAccount | None
-    syncs: Syncs | None
+    syncs: SyncLines | None
     rank: int | None
     warnings: tuple[str, ...]
     provenance: Provenance

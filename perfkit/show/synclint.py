@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from perfkit.base.words import fmt_ms
 from perfkit.show.document import Document, Finding, Table, document_for
-from perfkit.synclint.find import Sync, Syncs
+from perfkit.synclint.find import SyncLine, SyncLines
 from perfkit.synclint.reality import SyncCheck
 
 
-@document_for(Sync)
-def _one(sync: Sync) -> Document:
+@document_for(SyncLine)
+def _one(sync: SyncLine) -> Document:
     return Document(
         name="sync",
         sentence=f"{sync.place}: {sync.op}",
@@ -20,10 +20,10 @@ def _one(sync: Sync) -> Document:
     )
 
 
-@document_for(Syncs)
+@document_for(SyncLines)
 @document_for(SyncCheck)
-def _all(obj: Syncs | SyncCheck) -> Document:
-    differences: tuple[tuple[str, Sequence[Sync]], ...] = ()
+def _all(obj: SyncLines | SyncCheck) -> Document:
+    differences: tuple[tuple[str, Sequence[SyncLine]], ...] = ()
     if isinstance(obj, SyncCheck):
         differences = (
             ("Happened, and was not predicted", obj.only_happened),
@@ -53,7 +53,7 @@ def _all(obj: Syncs | SyncCheck) -> Document:
     )
 
 
-def _finding(sync: Sync) -> Finding:
+def _finding(sync: SyncLine) -> Finding:
     return Finding(
         title=sync.place,
         tag=_waited(sync),
@@ -64,18 +64,18 @@ def _finding(sync: Sync) -> Finding:
     )
 
 
-def _seen(obj: Syncs | SyncCheck) -> str:
-    """Which part of the program was watched; empty where it was all."""
+def _seen(obj: SyncLines | SyncCheck) -> str:
+    """Say which part of the program was watched; empty where it was all."""
     return obj.predicted.seen if isinstance(obj, SyncCheck) else obj.seen
 
 
-def _until(obj: Syncs | SyncCheck, sentence: str) -> str:
+def _until(obj: SyncLines | SyncCheck, sentence: str) -> str:
     """The sentence, of code that an exception ended: what came after that is not known."""
     ended_by = obj.predicted.ended_by if isinstance(obj, SyncCheck) else obj.ended_by
     return f"Until {ended_by}: {sentence[0].lower()}{sentence[1:]}" if ended_by else sentence
 
 
-def _sentence(obj: Syncs | SyncCheck) -> str:
+def _sentence(obj: SyncLines | SyncCheck) -> str:
     """The result in one sentence."""
     if isinstance(obj, SyncCheck):
         return obj.sentence
@@ -94,8 +94,8 @@ def _sentence(obj: Syncs | SyncCheck) -> str:
     return f"{lines} would make the host wait for a GPU, {often} {where}{more}."
 
 
-def _waited(sync: Sync) -> str:
-    """How often the line waited and, where it was traced, how long: ``3 times, 1.2 ms in all``."""
+def _waited(sync: SyncLine) -> str:
+    """Say how often the line waited, and how long if it was traced: ``3 times, 1.2 ms in all``."""
     times = f"{sync.count} times" if sync.count > 1 else ""
     if sync.waited_ms is None:
         return times
@@ -103,8 +103,8 @@ def _waited(sync: Sync) -> str:
     return f"{times}, {took} in all" if times else f"waited {took}"
 
 
-def _origin(sync: Sync) -> tuple[str, ...]:
-    """Whose line it is, where it is not the user's own."""
+def _origin(sync: SyncLine) -> tuple[str, ...]:
+    """Say whose line it is, where it is not the user's own."""
     return tuple(
         words
         for words in (

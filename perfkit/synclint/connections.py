@@ -96,7 +96,7 @@ class Connections:
         return number in self._placed
 
     def touches_placed(self, tensors: Iterable[Any]) -> bool:
-        """Whether one of these tensors was placed; none of them is numbered for it."""
+        """Tell whether one of these tensors was placed; none of them is numbered for it."""
         if not self._placed:
             return False
         for tensor in tensors:
@@ -119,11 +119,11 @@ class Connections:
 
     @property
     def is_plain_on_device(self) -> bool:
-        """Whether what was made without a device is on it: the step has no devices in mind."""
+        """True if what was made without a device is on it: the step has no devices in mind."""
         return any(a and b for a, b in zip(self._made_plain, self._on_device, strict=True))
 
     def is_on_device(self, number: int) -> bool:
-        """What is known so far; more may follow from operations still to come."""
+        """Tell what is known so far; more may follow from operations still to come."""
         return self._on_device[self.root(number)]
 
     def is_on_host(self, number: int) -> bool:

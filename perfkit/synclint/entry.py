@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from perfkit.synclint.sites import source_line, spelled
 
 if TYPE_CHECKING:
-    from perfkit.synclint.watch import Found
+    from perfkit.synclint.watch import NotedWait
 
 # a library that asks for the value -> the entry that says what to do about it
 _ASKED_BY = {
@@ -23,23 +23,23 @@ _LARGEST = re.compile(r"\bint\([^()]*(\.|\b)a?max\(")
 _ANY_OR_ALL = re.compile(r"\b(any|all)\(")
 
 
-def entry_of(found: Found) -> str:
-    """The entry of the catalogue, by what was called and who asked for the value."""
-    if found.inside is not None and found.entry in _READS:
-        file = found.inside.file.replace("\\", "/")
+def entry_of(noted: NotedWait) -> str:
+    """Return the entry of the catalogue, by what was called and who asked for the value."""
+    if noted.inside is not None and noted.entry in _READS:
+        file = noted.inside.file.replace("\\", "/")
         for part, entry in _ASKED_BY.items():
             if part in file:
-                asks = entry == "grad_scaler" and found.inside.function == "get_scale"
+                asks = entry == "grad_scaler" and noted.inside.function == "get_scale"
                 return "get_scale" if asks else entry
-    text = source_line(found.site.file, found.site.line)
-    if found.entry in {"int", "item"} and _LARGEST.search(text) and "shape" not in text:
+    text = source_line(noted.site.file, noted.site.line)
+    if noted.entry in {"int", "item"} and _LARGEST.search(text) and "shape" not in text:
         return "largest"
-    if found.entry == "number":
-        return "slice" if found.api in _INDEXING_CALLS else "number"
-    if found.entry == "nonzero" and found.api == "where":
+    if noted.entry == "number":
+        return "slice" if noted.api in _INDEXING_CALLS else "number"
+    if noted.entry == "nonzero" and noted.api == "where":
         return "where"
-    if found.entry == "bool" and spelled(found.site) in _COMPARING:
+    if noted.entry == "bool" and spelled(noted.site) in _COMPARING:
         return "builtin"
-    if found.entry == "bool" and _ANY_OR_ALL.search(text):
+    if noted.entry == "bool" and _ANY_OR_ALL.search(text):
         return "any"
-    return found.entry
+    return noted.entry

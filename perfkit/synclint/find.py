@@ -30,13 +30,13 @@ from perfkit.synclint.sites import place, source_line, spelled
 if TYPE_CHECKING:
     import torch
 
-    from perfkit.synclint.watch import Found, Watch
+    from perfkit.synclint.watch import NotedWait, SyncWatch
 
 _ITS_BACKWARD = "its backward"
 
 
 @dataclass(frozen=True)
-class Sync(Shown):
+class SyncLine(Shown):
     """One line that makes the host wait for the GPU.
 
     Attributes:
@@ -77,8 +77,8 @@ class Sync(Shown):
     example: str = ""
 
 
-class Syncs(list[Sync], Shown):
-    """A list of :class:`Sync`, by file and line, that shows itself as a report.
+class SyncLines(list[SyncLine], Shown):
+    """A list of :class:`SyncLine`, by file and line, that shows itself as a report.
 
     Attributes:
         provenance: predicted, and from a run on which machine.
@@ -90,7 +90,7 @@ class Syncs(list[Sync], Shown):
 
     def __init__(
         self,
-        syncs: Iterable[Sync] = (),
+        syncs: Iterable[SyncLine] = (),
         *,
         provenance: Provenance | None = None,
         warnings: tuple[str, ...] = (),
@@ -116,7 +116,7 @@ class Syncs(list[Sync], Shown):
         }
 
 
-def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None) -> Syncs:
+def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None) -> SyncLines:
     """Run ``step()`` once and list the lines that would make the host wait for a GPU.
 
     The step really runs, on CPU tensors: it trains as usual, but takes a few times as long. Only
@@ -133,7 +133,7 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
             and all tensors that have a gradient.
 
     Returns:
-        A list of :class:`Sync`: each a line with what waits, why, and how to avoid it. Print it
+        A list of :class:`SyncLine`: each a line with what waits, why, and how to avoid it. Print it
         for the report.
 
     Raises:
@@ -146,19 +146,19 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
         >>> model = torch.nn.Linear(8, 1)
         >>> print(perfkit.find_syncs(lambda: model(torch.rand(4, 8)).sum().item()))
     """
-    from perfkit.synclint.watch import Watch
+    from perfkit.synclint.watch import SyncWatch
 
     check_function("step", step)
-    watch = Watch(model)
+    watch = SyncWatch(model)
     with watch:
         step()
     return syncs_of(watch)
 
 
-def syncs_of(watch: Watch) -> Syncs:
-    """One :class:`Sync` a line, from what a watch has noted, after its block."""
-    lines: dict[tuple[str, int], list[tuple[Found, int]]] = {}
-    for one, count in watch.found():
+def syncs_of(watch: SyncWatch) -> SyncLines:
+    """One :class:`SyncLine` a line, from what a watch has noted, after its block."""
+    lines: dict[tuple[str, int], list[tuple[NotedWait, int]]] = {}
+    for one, count in watch.noted_waits():
         lines.setdefault((one.site.file, one.site.line), []).append((one, count))
     warnings: tuple[str, ...] = ()
     failure = watch.instrument.failure
@@ -179,10 +179,10 @@ def syncs_of(watch: Watch) -> Syncs:
             "run in its place was not seen",
         )
     syncs = [_sync(*at, hits) for at, hits in sorted(lines.items()) if at not in elsewhere]
-    return Syncs(syncs, warnings=warnings)
+    return SyncLines(syncs, warnings=warnings)
 
 
-def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
+def _sync(file: str, line: int, hits: list[tuple[NotedWait, int]]) -> SyncLine:
     ops: dict[str, None] = {}
     whys: dict[str, None] = {}
     fixes: dict[str, None] = {}
@@ -209,7 +209,7 @@ def _sync(file: str, line: int, hits: list[tuple[Found, int]]) -> Sync:
             callers[place(*one.site.below)] += count
         if one.module:
             modules[one.module] += count
-    return Sync(
+    return SyncLine(
         kind="copy" if all(one.entry in COPIES for one, _ in hits) else "value",
         below=most_often(callers, "line") if callers else "",
         module=most_often(modules, "module") if modules else "",
@@ -231,53 +231,54 @@ _ADDED_UP = re.compile(r"[\w.]+ \+= ([^()]|\([^()]*\))+\.item\(\)( \* [\w.]+)?")
 _COLLECTED = re.compile(r"[\w.]+\.append\(\w+\.item\(\)\)")
 
 
-def _suggested_fix(found: Found) -> tuple[str, str]:
-    """What helps, and an example; without one where the line is none that it would fit."""
-    name = entry_of(found)
+def _suggested_fix(noted: NotedWait) -> tuple[str, str]:
+    """Return what helps, and an example; none where no rewrite of the line is known."""
+    name = entry_of(noted)
     entry = CATALOGUE[name]
-    if found.of_sample:
+    if noted.of_sample:
         return OF_A_SAMPLE, ""
-    if found.inside is not None and name not in OF_THE_CALL:
+    if noted.inside is not None and name not in OF_THE_CALL:
         return "call what asks for it less often, or look for an option of it", ""
-    if found.site.below is not None:
+    if noted.site.below is not None:
         return f"look for an option of what you call; in the library's source, {entry.instead}", ""
-    code = source_line(found.site.file, found.site.line).partition("  #")[0]
+    code = source_line(noted.site.file, noted.site.line).partition("  #")[0]
     if name == "item" and (_ADDED_UP.fullmatch(code) or _COLLECTED.fullmatch(code)):
         return entry.instead, code.replace(".item()", ".detach()")
     return entry.instead, entry.example
 
 
-# methods that copy a tensor to a device -> how a reader spells them; "" where it is not known
-_MOVES = {"": "Tensor.to", "to": "Tensor.to", "cuda": "Tensor.cuda"}
+# what copies a tensor to a device -> how a reader spells it
+_MOVES = dict.fromkeys(("as_tensor", "asarray", "to", "type_as"), "Tensor.to")
+_MOVES["cuda"] = "Tensor.cuda"
 
 
-def _spelled(found: Found, entry: Entry) -> str:
+def _spelled(noted: NotedWait, entry: Entry) -> str:
     """The operation in the reader's words: ``Tensor.to("cpu")``, ``backward of x[mask]``."""
     op = entry.op
     if entry is CATALOGUE["tensor_to_device"]:
-        name = "" if found.inside is not None else spelled(found.site)
+        name = "" if noted.inside is not None else spelled(noted.site)
         op = f"{name}(…)" if name else entry.op
     elif entry is CATALOGUE["copy_to_device"]:
-        op = _MOVES.get(found.api, op)
-    elif entry is CATALOGUE["cpu"] and found.api == "to":
+        op = _MOVES.get(noted.api, op)
+    elif entry is CATALOGUE["cpu"] and noted.api == "to":
         op = 'Tensor.to("cpu")'
-    elif found.entry == "bool" and (word := _keyword(found)):
+    elif noted.entry == "bool" and (word := _keyword(noted)):
         op = f"{word} tensor"
-    elif found.entry in EXPLICIT and found.api:
-        op = found.api  # of the device that is waited for
-    elif entry is CATALOGUE["other"] and found.api:
-        op = found.api
-    if not found.backward or entry is CATALOGUE["prod"]:
+    elif noted.entry in EXPLICIT and noted.api:
+        op = noted.api  # of the device that is waited for
+    elif entry is CATALOGUE["other"] and noted.api:
+        op = noted.api
+    if not noted.backward or entry is CATALOGUE["prod"]:
         return op
-    code = source_line(found.site.file, found.site.line)
+    code = source_line(noted.site.file, noted.site.line)
     if "backward(" in code or "autograd.grad(" in code:
         return f"{op}, somewhere in this backward pass"
     return f"{_ITS_BACKWARD} ({op})"
 
 
-def _keyword(found: Found) -> str:
+def _keyword(noted: NotedWait) -> str:
     """``if``, ``while`` or ``assert`` where the line starts with it and asked the question."""
-    if found.inside is not None or spelled(found.site).isidentifier():
+    if noted.inside is not None or spelled(noted.site).isidentifier():
         return ""
-    first = source_line(found.site.file, found.site.line).split(" ")[0].split("(")[0]
+    first = source_line(noted.site.file, noted.site.line).split(" ")[0].split("(")[0]
     return first if first in {"if", "elif", "while", "assert"} else ""

@@ -43,9 +43,9 @@ class no_syncs(ContextDecorator):  # noqa: N801 - read as a statement: `with no_
         self._watch: Any = None
 
     def __enter__(self) -> None:
-        from perfkit.synclint.watch import Watch
+        from perfkit.synclint.watch import SyncWatch
 
-        watch = Watch(self._model)
+        watch = SyncWatch(self._model)
         watch.__enter__()
         self._watch = watch
 

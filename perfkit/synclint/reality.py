@@ -24,7 +24,7 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.statement import statement
 from perfkit.base.words import fmt_ms, plural
 from perfkit.synclint.catalogue import CATALOGUE, EXPLICIT
-from perfkit.synclint.find import Sync, Syncs, find_syncs, syncs_of
+from perfkit.synclint.find import SyncLine, SyncLines, find_syncs, syncs_of
 from perfkit.synclint.sites import Site, place, site_of, spelled
 from perfkit.synclint.tracer import TracedWait, Tracer
 from perfkit.trace.ask.waits import Wait
@@ -32,7 +32,7 @@ from perfkit.trace.ask.waits import Wait
 if TYPE_CHECKING:
     import torch
 
-    from perfkit.synclint.watch import Watch
+    from perfkit.synclint.watch import SyncWatch
 
 # these wait, and neither the debug mode nor (empty_cache, which is a cudaFree) a trace says so; the
 # gradient of a product waits unless an operator is watched, which makes torch take another formula
@@ -67,11 +67,11 @@ class SyncCheck(Shown):
         provenance: measured on which GPU.
     """
 
-    predicted: Syncs
-    happened: Syncs
-    agreed: tuple[Sync, ...]
-    only_predicted: tuple[Sync, ...]
-    only_happened: tuple[Sync, ...]
+    predicted: SyncLines
+    happened: SyncLines
+    agreed: tuple[SyncLine, ...]
+    only_predicted: tuple[SyncLine, ...]
+    only_happened: tuple[SyncLine, ...]
     elsewhere: tuple[TracedWait, ...]
     traced: bool
     warnings: tuple[str, ...]
@@ -87,7 +87,7 @@ class SyncCheck(Shown):
 
     @property
     def sentence(self) -> str:
-        """How well the prediction did, in one sentence."""
+        """The result in one sentence."""
         n = len(self.happened)
         waits = f"The host waited on {plural(n, 'line') if n else 'no line'}"
         if self.waited_ms is not None and n:
@@ -144,19 +144,19 @@ def check_syncs(step: Callable[[], object], model: torch.nn.Module | None = None
     )
 
 
-def lint(run: Callable[[], object], model: torch.nn.Module | None = None) -> Syncs | SyncCheck:
+def lint(run: Callable[[], object], model: torch.nn.Module | None = None) -> SyncLines | SyncCheck:
     """Run it once; on a GPU compare prediction with reality, else only predict.
 
     Raises:
         UsageError: within another ``find_syncs`` or ``no_syncs``.
         Exception: whatever ``run`` raises, unchanged.
     """
-    from perfkit.synclint.watch import Watch
+    from perfkit.synclint.watch import SyncWatch
 
     if here().is_cpu:
         return find_syncs(run, model)
     tracer = Tracer()
-    watch = Watch(model, tracer=tracer)
+    watch = SyncWatch(model, tracer=tracer)
     with tracer, reported_waits() as reported, watch:
         watch.also_forget += [reported.clear, tracer.forget]
         run()
@@ -169,39 +169,39 @@ def reported_waits() -> Iterator[Counter[Site]]:
 
     On a device for which torch has no such mode nothing is reported.
     """
-    found: Counter[Site] = Counter()
+    reported: Counter[Site] = Counter()
     gpu = here()
     if not gpu.has_sync_debug:
-        yield found
+        yield reported
         return
-    said = gpu.sync_message
+    message_text = gpu.sync_message
     mode = gpu.sync_debug()
     with warnings.catch_warnings():
-        warnings.filterwarnings("always", message=f".*{said}")
-        # said when the mode is switched on, by us
+        warnings.filterwarnings("always", message=f".*{message_text}")
+        # shown when the mode is switched on, by us
         warnings.filterwarnings("ignore", message=".*Synchronization debug mode is a prototype")
         show = warnings.showwarning
 
         instrument = Instrument("the listener to torch's reports of waits")
 
         def note(message: Warning | str, *where: Any, **more: Any) -> None:
-            if said not in str(message):
+            if message_text not in str(message):
                 show(message, *where, **more)
                 return
             with instrument.guard("noting a wait"):
                 site = site_of(sys._getframe(1))
                 if site is not None:
-                    found[site] += 1
+                    reported[site] += 1
 
         warnings.showwarning = note
         gpu.set_sync_debug("warn")
         try:
-            yield found
+            yield reported
         finally:
             gpu.set_sync_debug(mode)
 
 
-def _compared(watch: Watch, reported: Counter[Site], tracer: Tracer) -> SyncCheck:
+def _compared(watch: SyncWatch, reported: Counter[Site], tracer: Tracer) -> SyncCheck:
     """Put prediction and reality side by side, line by line."""
     predicted, traced = syncs_of(watch), tracer.waits()
     lines: dict[Line, _Seen] = {}
@@ -212,7 +212,7 @@ def _compared(watch: Watch, reported: Counter[Site], tracer: Tracer) -> SyncChec
     # the debug mode knows a wait of the backward pass by where that was started; which lines of
     # the forward pass it was for can only be told where as many were predicted
     backward: dict[Line, Counter[Site]] = {}
-    for noted, count in watch.found():
+    for noted, count in watch.noted_waits():
         if noted.called_at is not None:
             backward.setdefault(_line(noted.called_at), Counter())[noted.site] += count
     by_line: dict[Line, Counter[Site]] = {}
@@ -227,7 +227,7 @@ def _compared(watch: Watch, reported: Counter[Site], tracer: Tracer) -> SyncChec
         if line not in lines and sync.op in _UNSEEN:
             lines[line] = _Seen(None, sync.count)
     measured = stamp("measured here")
-    happened = Syncs(
+    happened = SyncLines(
         (_happened(line, lines[line], foretold.get(line)) for line in sorted(lines)),
         provenance=measured,
     )
@@ -250,7 +250,7 @@ def _line(site: Site) -> Line:
 
 
 class _Seen:
-    """What was seen of one line."""
+    """The waits seen on one line."""
 
     def __init__(self, site: Site | None, count: int = 0) -> None:
         self.site = site
@@ -281,7 +281,7 @@ def _told_of(elsewhere: Sequence[TracedWait]) -> Iterator[str]:
     )
 
 
-def _happened(line: Line, seen: _Seen, foretold: Sync | None) -> Sync:
+def _happened(line: Line, seen: _Seen, foretold: SyncLine | None) -> SyncLine:
     waited_ms = None if seen.waited_us is None else seen.waited_us / 1e3
     if foretold is not None:
         return replace(foretold, count=seen.count, waited_ms=waited_ms)
@@ -289,7 +289,7 @@ def _happened(line: Line, seen: _Seen, foretold: Sync | None) -> Sync:
     op = spelled(seen.site) if seen.site is not None else ""
     is_copy = seen.to_device or any(word in code for word in _COPYING)
     entry = CATALOGUE["copy_to_device" if is_copy else "other"]
-    return Sync(
+    return SyncLine(
         *line,
         op=op or seen.op or entry.op,
         why=entry.why,

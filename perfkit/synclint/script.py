@@ -15,7 +15,7 @@ from perfkit.base.program import Program, restored
 from perfkit.base.words import plural
 
 if TYPE_CHECKING:
-    from perfkit.synclint.find import Syncs
+    from perfkit.synclint.find import SyncLines
     from perfkit.synclint.reality import SyncCheck
 
 
@@ -23,7 +23,9 @@ class _Enough(BaseException):
     """Unwinds the script; no ``except Exception`` of its own stops it."""
 
 
-def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) -> Syncs | SyncCheck:
+def run_script(
+    path: str | Path, argv: Sequence[str] = (), *, steps: int = 2
+) -> SyncLines | SyncCheck:
     """Run a script as ``python path argv…`` would, and list the lines that make a GPU wait.
 
     What comes before the first module runs is set-up, which waits once, and is not listed, unless
@@ -48,9 +50,9 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
         register_optimizer_step_pre_hook,
     )
 
-    from perfkit.synclint.find import Syncs
+    from perfkit.synclint.find import SyncLines
     from perfkit.synclint.reality import lint
-    from perfkit.synclint.watch import Watch
+    from perfkit.synclint.watch import SyncWatch
 
     program = Program.script(path, argv)
     if steps < 1:
@@ -86,8 +88,8 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
             if next(module.parameters(), None) is not None:
                 began = True
                 began_at = "a line that is not known"
-                if Watch._active is not None:
-                    Watch._active.start_anew()
+                if SyncWatch._active is not None:
+                    SyncWatch._active.start_anew()
                 began_at = _line_now()
 
     def run() -> None:
@@ -105,18 +107,18 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
         stack.callback(register_optimizer_step_post_hook(after_step).remove)
         stack.callback(register_module_forward_pre_hook(before_module).remove)
         result = lint(run)
-    syncs = result if isinstance(result, Syncs) else result.predicted
+    syncs = result if isinstance(result, SyncLines) else result.predicted
     syncs.seen = _seen(began_at, stopped_at if stopped else "", n_steps - stopped)
     if instrument.failure is not None:
-        said = instrument.failure.sentence()
-        syncs.warnings += (said,)
-        if not isinstance(result, Syncs):
-            return replace(result, warnings=(*result.warnings, said))
+        failed = instrument.failure.sentence()
+        syncs.warnings += (failed,)
+        if not isinstance(result, SyncLines):
+            return replace(result, warnings=(*result.warnings, failed))
     return result
 
 
 def _seen(began_at: str, stopped_at: str, n_steps: int) -> str:
-    """Which part of the script was watched, in words."""
+    """Say which part of the script was watched."""
     start = "the script's start, and so with its set-up"
     if began_at:
         start = f"the first forward pass ({began_at}), without the set-up before it"

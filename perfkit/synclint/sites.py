@@ -132,7 +132,7 @@ def library_between(frame: FrameType | None) -> Library | None:
 
 
 def run_by_autograd(frame: FrameType | None) -> bool:
-    """Whether the autograd engine itself is at work, not user code that it has called."""
+    """Tell whether the autograd engine itself is at work, not user code that it has called."""
     while frame is not None and not is_user_code(frame.f_code.co_filename):
         if frame.f_code.co_name == "_engine_run_backward":
             return True
@@ -199,7 +199,7 @@ def _names_cpu(value: ast.expr) -> bool:
 
 
 def is_literal_cpu(frame: FrameType, device: Any) -> bool:
-    """Whether a call asks for the CPU by name, on every machine.
+    """Tell whether a call asks for the CPU by name, on every machine.
 
     ``x.to("cpu")`` does; ``x.to(device)`` does not, although ``device`` is the CPU here: there
     it is what the script falls back to where it finds no GPU.

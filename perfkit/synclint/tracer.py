@@ -142,7 +142,7 @@ class Tracer:
             yield
 
     def forget(self) -> None:
-        """What has happened so far does not count."""
+        """Do not count what has happened so far."""
         if self._running:
             with torch_compat.profiler_label(_BEGIN):
                 pass

@@ -78,7 +78,7 @@ _INDEXING = frozenset(
 )
 
 
-class Found(NamedTuple):
+class NotedWait(NamedTuple):
     """A place that makes the host wait, as the watch has noted it.
 
     Attributes:
@@ -102,25 +102,25 @@ class Found(NamedTuple):
 
     @property
     def backward(self) -> bool:
-        """Whether it happens in the backward pass."""
+        """True in the backward pass."""
         return self.called_at is not None
 
 
-class _Hit(NamedTuple):
+class _Candidate(NamedTuple):
     """One wait, if it is one: that is known when all connections are.
 
     Attributes:
-        found: where and why.
+        noted: where and why.
         numbers: the tensors that must be on the device.
         absent: the tensors that must not be, because they are copied to it.
     """
 
-    found: Found
+    noted: NotedWait
     numbers: tuple[int, ...]
     absent: tuple[int, ...]
 
 
-class Watch:
+class SyncWatch:
     """Context manager around the code to be looked at; one at a time in a process.
 
     Args:
@@ -136,7 +136,7 @@ class Watch:
         UsageError: on entry, if a watch is already active.
     """
 
-    _active: Watch | None = None
+    _active: SyncWatch | None = None
     _claim = threading.Lock()
 
     def __init__(
@@ -147,7 +147,7 @@ class Watch:
         self.tracer = tracer
         self._members = None if model is None else weakref.WeakSet(model.modules())
         self._links = Connections()
-        self._hits: list[_Hit] = []
+        self._candidates: list[_Candidate] = []
         self._seen_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         # devices that were read off a tensor, by identity: `device=x.device` says "where x is"
         self._devices: dict[int, tuple[Any, int]] = {}
@@ -172,23 +172,23 @@ class Watch:
 
     # --- life ---------------------------------------------------------------------------
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> SyncWatch:
         try:
             with Uninterrupted():
-                with Watch._claim:
-                    if Watch._active is not None:
+                with SyncWatch._claim:
+                    if SyncWatch._active is not None:
                         raise UsageError(
                             "syncs are already being watched in this process: find_syncs, "
                             "no_syncs and %synclint cannot be nested; leave the outer one first"
                         )
-                    Watch._active = self
+                    SyncWatch._active = self
                 try:
                     self._start()
                 except Exception as error:  # ours: the step runs unwatched
                     self.instrument.fail(error, "starting")
                     self._release()
         except BaseException:
-            if Watch._active is self:  # Ctrl-C meanwhile
+            if SyncWatch._active is self:  # Ctrl-C meanwhile
                 self._stack.close()
                 self._release()
             raise
@@ -205,7 +205,7 @@ class Watch:
             stack.callback(handle.remove)
             fetch = self.instrument.hook(self._fetch)
             stack.callback(torch_compat.watch_loader_iterators(fetch))
-            for put_back in _stand_ins(self):
+            for put_back in _patches(self):
                 stack.callback(put_back)
             stack.callback(torch_compat.lengths_as_lists())
             if self.tracer is not None:
@@ -261,7 +261,7 @@ class Watch:
 
     @staticmethod
     def _release() -> None:
-        Watch._active = None
+        SyncWatch._active = None
 
     @contextmanager
     def _in_backward(self, api: _ApiMode) -> Iterator[None]:
@@ -311,7 +311,7 @@ class Watch:
         self._paused -= 1
 
     def passes_over(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:
-        """Whether this is a data loader's work on the host."""
+        """Tell whether this is a data loader's work on the host."""
         if not self._fetching or name in _PLACES or kwargs.get("device") is not None:
             return False
         return not self._touches_placed(args, kwargs)
@@ -346,13 +346,12 @@ class Watch:
         return [n for t in _tensors((result,)) if (n := self._number(t)) is not None]
 
     def _crossing(self, device: _Tensor, host: _Tensor) -> bool:
-        """Whether one is on a GPU and the other on the host for a fact, not by what is joined."""
+        """Tell whether one is on a GPU and the other on the host, for a fact."""
         return self._is_on_gpu(device) and host.device.type == "cpu"
 
     def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
-        if self._paused or self._fetching:
-            return
-        if self._members is not None and module not in self._members:
+        is_other = self._members is not None and module not in self._members
+        if self._paused or self._fetching or is_other:
             return
         if module not in self._seen_modules:
             self._seen_modules.add(module)
@@ -401,9 +400,9 @@ class Watch:
             inside = None
         api = "" if called_at is not None else self._api if api is None else api
         of_sample = self._fetching > 0
-        found = Found(site, entry, api, inside, called_at, module, of_sample)
-        if len(self._hits) < _MOST_HITS:
-            self._hits.append(_Hit(found, tuple(numbers), tuple(sources)))
+        noted = NotedWait(site, entry, api, inside, called_at, module, of_sample)
+        if len(self._candidates) < _MOST_HITS:
+            self._candidates.append(_Candidate(noted, tuple(numbers), tuple(sources)))
 
     def line_of(self, frame: FrameType | None) -> tuple[Site | None, Site | None]:
         """The user's line that is running and, in the backward pass, the one that started it.
@@ -457,27 +456,27 @@ class Watch:
         except Exception as error:
             return self.go_on(once, error, args, kwargs)
 
-    def found(self) -> list[tuple[Found, int]]:
-        """What waits, with how often it did, in the order in which it was first seen."""
+    def noted_waits(self) -> list[tuple[NotedWait, int]]:
+        """Return what waits, with how often it did, in the order in which it was first seen."""
         self._links.settle()
-        return [*Counter(hit.found for hit in self._hits if self._waits(hit)).items()]
+        return [*Counter(one.noted for one in self._candidates if self._waits(one)).items()]
 
-    def _waits(self, hit: _Hit) -> bool:
+    def _waits(self, one: _Candidate) -> bool:
         links = self._links
         return (
-            links.all_on_device(hit.numbers)
-            and not any(links.is_on_device(number) for number in hit.absent)
-            and not (hit.found.entry == "index_tensor" and links.is_plain_on_device)
+            links.all_on_device(one.numbers)
+            and not any(links.is_on_device(number) for number in one.absent)
+            and not (one.noted.entry == "index_tensor" and links.is_plain_on_device)
         )
 
     @property
     def saw_a_model(self) -> bool:
-        """Whether anything at all is known to be on the device."""
+        """True if anything at all is known to be on the device."""
         return self._links.any_on_device
 
     def start_anew(self) -> None:
         """Forget what was noted so far, but not what is on the device."""
-        self._hits.clear()
+        self._candidates.clear()
         for forget in self.also_forget:
             forget()
 
@@ -566,7 +565,7 @@ class Watch:
                 links.join(first, number)
 
     def _copies(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether ``target.copy_(source)`` goes from the host to the device, or back."""
+        """Note a ``copy_`` between the host and the device, and tell whether it is one."""
         target, source = args[:2]
         at, source_at = self._number(target), self._number(source)
         is_on_host = self._links.is_on_host
@@ -709,13 +708,6 @@ class Watch:
             return self._to_host(func, args, kwargs, frame)
         return self._to_device(func, args, kwargs, frame)
 
-    def _cuda(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        outer, self._api = self._api, "cuda"
-        try:
-            return self._to_device(func, args, kwargs, frame)
-        finally:
-            self._api = outer
-
     def _as_tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         if args and isinstance(args[0], _Tensor) and kwargs.get("device") is not None:
             return self._to(func, (args[0],), {**kwargs}, frame)
@@ -767,17 +759,13 @@ class Watch:
             self._where(like[1], moved)
         elif moved is not None:
             self._links.place(moved)
-        if not self._is_on_gpu(source) and source is not result and not _is_of_a_model(source):
-            self._copied_to_device(source, result, args, kwargs, frame)
-        return result
-
-    def _copied_to_device(
-        self, source: _Tensor, result: _Tensor, args: Any, kwargs: Any, frame: FrameType
-    ) -> None:
         later = kwargs.get("non_blocking") or any(a is True for a in args[2:])
-        decides = frame.f_code.co_filename.replace("\\", "/").endswith(_DECIDES_BY_DEVICE)
-        if not later and not decides and frame.f_code.co_filename != _MODULE_FILE:
-            self.hit("copy_to_device", [result], frame, [source])
+        caller = frame.f_code.co_filename
+        decides = caller == _MODULE_FILE or caller.replace("\\", "/").endswith(_DECIDES_BY_DEVICE)
+        is_new = source is not result and not self._is_on_gpu(source)
+        if is_new and not later and not decides and not _is_of_a_model(source):
+            self.hit("copy_to_device", [result], frame, [source], api=func.__name__)
+        return result
 
     def _move(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         self._moving += 1
@@ -802,7 +790,7 @@ class Watch:
 
 
 def _is_of_a_model(tensor: _Tensor) -> bool:
-    """What trains, or a parameter that does not (Keras keeps counters and averages in some)."""
+    """Tell of what trains, and of a parameter that does not (Keras keeps counters in some)."""
     return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)
 
 
@@ -816,28 +804,28 @@ _FROM_DATA = frozenset({"as_tensor", "asarray", "tensor"})
 
 
 def _is_positions(part: Any) -> bool:
-    """Whether a part of an index is a list or an array of numbers, or what torch takes like one."""
+    """Tell whether a part of an index is a list or an array of numbers, or is taken like one."""
     if is_positions(part):
         return True
     return type(part).__module__ == "numpy" and getattr(part, "ndim", 0) > 0 and part.size > 0
 
 
-_CALLS: Mapping[str, Callable[[Watch, Any, Any, dict[str, Any], FrameType], Any]] = {
-    **dict.fromkeys(API_READS, Watch._read),
-    "__get__": Watch._attribute,
-    "__getitem__": Watch._item,
-    "__setitem__": Watch._item,
-    "as_tensor": Watch._as_tensor,
-    "asarray": Watch._as_tensor,
-    "cpu": Watch._to_host,
-    "cuda": Watch._cuda,
-    "ctc_loss": Watch._ctc,
-    "new_tensor": Watch._new_tensor,
-    "one_hot": Watch._one_hot,
-    "tensor": Watch._tensor,
-    "to": Watch._to,
-    "type_as": Watch._to,
-    "untyped_storage": Watch._storage,
+_CALLS: Mapping[str, Callable[[SyncWatch, Any, Any, dict[str, Any], FrameType], Any]] = {
+    **dict.fromkeys(API_READS, SyncWatch._read),
+    "__get__": SyncWatch._attribute,
+    "__getitem__": SyncWatch._item,
+    "__setitem__": SyncWatch._item,
+    "as_tensor": SyncWatch._as_tensor,
+    "asarray": SyncWatch._as_tensor,
+    "cpu": SyncWatch._to_host,
+    "cuda": SyncWatch._to_device,
+    "ctc_loss": SyncWatch._ctc,
+    "new_tensor": SyncWatch._new_tensor,
+    "one_hot": SyncWatch._one_hot,
+    "tensor": SyncWatch._tensor,
+    "to": SyncWatch._to,
+    "type_as": SyncWatch._to,
+    "untyped_storage": SyncWatch._storage,
 }
 
 # these put a tensor where they are told, or say where one is
@@ -846,19 +834,19 @@ _PLACES = frozenset({"__get__", "cuda", "to", "type_as"})
 
 def _tensors(values: Any) -> list[Any]:
     """The tensors among these values and the lists among them."""
-    found = []
+    tensors = []
     for value in values:
         if isinstance(value, _Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, list | tuple):
-            found += _tensors(value)
+            tensors += _tensors(value)
         elif isinstance(value, dict):
-            found += _tensors(value.values())
-    return found
+            tensors += _tensors(value.values())
+    return tensors
 
 
 def _sets_by_copy(target: Any, index: Any, value: Any) -> bool:
-    """Whether ``target[index] = value`` copies a number of the host to the device.
+    """Tell whether ``target[index] = value`` copies a number of the host to the device.
 
     Seen on an H100: where the target is one element, and where integers on the device choose it.
     """
@@ -915,7 +903,7 @@ class _Once:
 
 
 def _is_on_its_way_to_the_kernel(frame: FrameType) -> bool:
-    """Whether our dispatch mode has made this call of an operator.
+    """Tell whether our dispatch mode has made this call of an operator.
 
     torch shows it to the function mode where no Python function around it is one that modes
     see: ``torch.LongTensor(3)`` asks for memory on ``device=cpu`` there, the user for no device.
@@ -929,7 +917,7 @@ def _is_on_its_way_to_the_kernel(frame: FrameType) -> bool:
 class _ApiMode(TorchFunctionMode):
     """Sees the calls of torch's Python functions and tensor methods."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: SyncWatch) -> None:
         super().__init__()
         self._watch = watch
 
@@ -961,7 +949,7 @@ class _OpMode(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
     handler: the search for a line starts at its own frame.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: SyncWatch) -> None:
         super().__init__()
         self._watch = watch
 
@@ -990,7 +978,7 @@ class _OpMode(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
         return result
 
 
-def _stand_ins(watch: Watch) -> Iterator[Callable[[], None]]:
+def _patches(watch: SyncWatch) -> Iterator[Callable[[], None]]:
     """Note ``torch.cuda.synchronize()``, ``empty_cache()`` and what else is called to wait.
 
     Where there is no such device they do nothing, and nothing waits for an event or a stream.
@@ -1000,24 +988,23 @@ def _stand_ins(watch: Watch) -> Iterator[Callable[[], None]]:
         owner, names = device.waiting_functions() or (None, ())
         is_here = device.is_available()  # asked now: within the step nothing of ours may fail
         for name in names:
+            original = getattr(owner, name) if is_here else lambda *_, **__: None
             api = f"torch.{device.type}.{name}"
-            noting = _noting(watch, name, getattr(owner, name), api, runs=is_here)
-            yield stand_in(owner, name, noting)
+            yield stand_in(owner, name, _noting(watch, name, original, api))
     if watch.tracer is not None:
         for kind in here().waitable_types():
-            yield stand_in(
-                kind, "synchronize", _noting(watch, "wait_for_stream", kind.synchronize, None)
-            )
+            noting = _noting(watch, "wait_for_stream", kind.synchronize)
+            yield stand_in(kind, "synchronize", noting)
 
 
 def _noting(
-    watch: Watch, entry: str, original: Callable[..., Any], api: str | None, *, runs: bool = True
+    watch: SyncWatch, entry: str, original: Callable[..., Any], api: str | None = None
 ) -> Callable[..., Any]:
     def wait(*args: Any, **kwargs: Any) -> Any:
         frame = sys._getframe(1)
         if not watch._paused:
             with watch.instrument.guard("noting a wait"):
                 watch.hit(entry, (), frame, api=api)
-        return watch.traced_once(original, frame, *args, **kwargs) if runs else None
+        return watch.traced_once(original, frame, *args, **kwargs)
 
     return wait

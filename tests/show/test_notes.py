@@ -14,7 +14,7 @@ from perfkit.base import machine
 from perfkit.course.ledger.ledger import Ledger
 from perfkit.memory.crossings import Crossings
 from perfkit.show._html import render_string
-from perfkit.synclint.find import Syncs
+from perfkit.synclint.find import SyncLines
 from perfkit.trace import idle, load
 
 _WARNINGS = ("the machine was busy", "one step was <cut>", "half of it was not recorded")
@@ -24,7 +24,7 @@ def _results() -> dict[str, object]:
     answer = idle(load(gpu_training(2).json()))
     return {
         "trace answer": dataclasses.replace(answer, warnings=_WARNINGS),
-        "syncs": Syncs(warnings=_WARNINGS),
+        "syncs": SyncLines(warnings=_WARNINGS),
         "machine": dataclasses.replace(machine.facts(), warnings=_WARNINGS),
         "claims": Ledger((), _WARNINGS, ("a CPU",)),
         "crossings": Crossings((), stand_in=False, warnings=_WARNINGS),

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from perfkit.synclint import tracer
-from perfkit.synclint.watch import Watch
+from perfkit.synclint.watch import SyncWatch
 
 WARNING = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:147.)"
 
@@ -83,14 +83,14 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: fake.modes[-1])
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", fake.modes.append)
     # the tensors stay on the CPU: pretend that one is on the GPU
-    monkeypatch.setattr(Watch, "saw_gpu", True, raising=False)
-    init = Watch.__init__
+    monkeypatch.setattr(SyncWatch, "saw_gpu", True, raising=False)
+    init = SyncWatch.__init__
 
-    def started(self: Watch, model: nn.Module | None = None, **more: Any) -> None:
+    def started(self: SyncWatch, model: nn.Module | None = None, **more: Any) -> None:
         init(self, model, **more)
         self.saw_gpu = True
 
-    monkeypatch.setattr(Watch, "__init__", started)
+    monkeypatch.setattr(SyncWatch, "__init__", started)
     raw_trace = tracer.raw_trace
     monkeypatch.setattr(tracer, "raw_trace", lambda profile: fake.trace(raw_trace(profile)))
     yield fake

@@ -8,21 +8,21 @@ from snippets import compiled, namespace
 
 from perfkit.synclint.catalogue import CATALOGUE
 from perfkit.synclint.entry import entry_of
-from perfkit.synclint.find import Syncs, find_syncs, syncs_of
-from perfkit.synclint.watch import Watch
+from perfkit.synclint.find import SyncLines, find_syncs, syncs_of
+from perfkit.synclint.watch import SyncWatch
 
 # 0.01 s each alone, 0.3 s after the tests of other rooms; why is not known
 pytestmark = pytest.mark.slow
 
 
-def _run(code: str) -> tuple[Syncs, set[str]]:
+def _run(code: str) -> tuple[SyncLines, set[str]]:
     program = compiled(code)
-    with Watch() as watch:
+    with SyncWatch() as watch:
         exec(program, namespace())
     # the names are made in the watch, and some are copied to the device
     mine = program.co_filename
-    syncs = Syncs(sync for sync in syncs_of(watch) if sync.file == mine)
-    return syncs, {entry_of(one) for one, _ in watch.found() if one.site.file == mine}
+    syncs = SyncLines(sync for sync in syncs_of(watch) if sync.file == mine)
+    return syncs, {entry_of(one) for one, _ in watch.noted_waits() if one.site.file == mine}
 
 
 @pytest.mark.parametrize(("name", "code"), WAITS.items(), ids=WAITS)
@@ -64,7 +64,7 @@ def test_a_line_that_only_collects_a_value_is_shown_without_the_wait(
     line: str, example: str
 ) -> None:
     program = compiled(line)
-    with Watch() as watch:
+    with SyncWatch() as watch:
         names = namespace() | {"kept": [0] * 9}
         exec(program, names)
     (sync,) = (s for s in syncs_of(watch) if s.file == program.co_filename)

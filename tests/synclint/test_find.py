@@ -1,4 +1,4 @@
-"""`find_syncs`: what a Sync says, what counts as being on the device, where a line is found."""
+"""`find_syncs`: what a SyncLine says, what counts as being on the device, where a line is found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 
 import perfkit
-from perfkit.synclint.find import Syncs, find_syncs
+from perfkit.synclint.find import SyncLines, find_syncs
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def net() -> nn.Module:
     return nn.Linear(3, 2)
 
 
-def lines(syncs: Syncs) -> list[str]:
+def lines(syncs: SyncLines) -> list[str]:
     return [sync.code for sync in syncs]
 
 
@@ -444,7 +444,7 @@ def test_a_copy_to_the_device_waits_and_is_of_its_own_kind(
     assert sync.kind == "copy"
     assert sync.op == op
     assert "waits for the copy" in sync.why
-    assert "for a copy to it" in str(Syncs([sync]))
+    assert "for a copy to it" in str(SyncLines([sync]))
 
 
 @pytest.mark.parametrize(
@@ -663,7 +663,7 @@ def test_of_a_librarys_many_callers_the_most_frequent_is_named(
     within = Checked.forward.__code__.co_firstlineno + 1
     assert sync.below == f"test_find.py:{within} and 1 other line"
     assert sync.module == "0 (Checked) and 1 other module"
-    assert f"below {sync.below}" in str(Syncs([sync]))
+    assert f"below {sync.below}" in str(SyncLines([sync]))
 
 
 def test_of_a_librarys_lines_that_ask_the_most_frequent_is_named(net: nn.Module) -> None:

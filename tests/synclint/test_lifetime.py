@@ -15,7 +15,7 @@ from torch.utils.data import dataloader
 from perfkit.base.errors import UsageError
 from perfkit.synclint.find import find_syncs
 from perfkit.synclint.guard import no_syncs
-from perfkit.synclint.watch import Watch
+from perfkit.synclint.watch import SyncWatch
 
 
 def _state() -> tuple[object, ...]:
@@ -28,7 +28,7 @@ def _state() -> tuple[object, ...]:
         torch.cuda.empty_cache,
         dataloader._BaseDataLoaderIter.__next__,
         dataloader.DataLoader.__iter__,
-        Watch._active,
+        SyncWatch._active,
     )
 
 
@@ -73,7 +73,7 @@ def test_nested_use_is_refused_and_the_outer_goes_on(outer: str, inner: str) -> 
     def step() -> None:
         with pytest.raises(UsageError, match="cannot be nested"):
             use[inner](lambda: None)
-        seen.append(Watch._active)
+        seen.append(SyncWatch._active)
         net(torch.randn(1, 2))
 
     before = _state()

@@ -12,7 +12,7 @@ from torch import nn
 from perfkit.synclint import reality
 from perfkit.synclint import watch as watch_module
 from perfkit.synclint.find import find_syncs
-from perfkit.synclint.watch import Watch
+from perfkit.synclint.watch import SyncWatch
 
 
 def _breaks(*args: Any, **kwargs: Any) -> Any:
@@ -64,14 +64,14 @@ def test_whatever_of_the_lint_fails_the_step_trains_on(
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     plain, mine = Training(), Training()
     plain.step()
-    monkeypatch.setattr(Watch, part, _breaks)
+    monkeypatch.setattr(SyncWatch, part, _breaks)
     syncs = find_syncs(mine.step)
     assert mine.losses == plain.losses
     assert mine.calls == 1
     if part != "_made_on":  # which this step does not need
         assert any("the sync lint failed and was switched off" in w for w in syncs.warnings)
     monkeypatch.undo()
-    assert Watch._active is None
+    assert SyncWatch._active is None
 
 
 def test_a_line_that_cannot_be_found_does_not_end_the_backward_pass(
@@ -87,7 +87,7 @@ def test_a_line_that_cannot_be_found_does_not_end_the_backward_pass(
 def test_a_call_of_the_users_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The failure comes afterwards: its result is passed on, and it is not called again."""
     net, rows = nn.Linear(3, 2), []
-    monkeypatch.setattr(Watch, "remember_line", _breaks)
+    monkeypatch.setattr(SyncWatch, "remember_line", _breaks)
 
     def step() -> None:
         y = net(torch.ones(4, 3))

@@ -14,7 +14,7 @@ from torch import nn
 
 from perfkit.base.errors import MissingError
 from perfkit.synclint import reality
-from perfkit.synclint.find import Syncs
+from perfkit.synclint.find import SyncLines
 from perfkit.synclint.reality import SyncCheck, check_syncs, lint
 
 
@@ -106,7 +106,7 @@ def test_without_a_gpu_it_says_what_to_use_instead() -> None:
         pytest.skip("there is one")
     with pytest.raises(MissingError, match="find_syncs predicts"):
         check_syncs(lambda: None)
-    assert isinstance(lint(lambda: None), Syncs)
+    assert isinstance(lint(lambda: None), SyncLines)
 
 
 @pytest.mark.gpu

@@ -166,7 +166,7 @@ def test_a_hook_that_fails_does_not_reach_the_script(
     if failing == "_line_now":
         monkeypatch.setattr("perfkit.synclint.script._line_now", fails)
     else:
-        monkeypatch.setattr("perfkit.synclint.watch.Watch.start_anew", fails)
+        monkeypatch.setattr("perfkit.synclint.watch.SyncWatch.start_anew", fails)
     syncs = run_script(script, ["1000"])
     said = capsys.readouterr().out
     assert "never" not in said  # the script's own `except Exception`

@@ -19,7 +19,7 @@ from perfkit.synclint import tracer
 from perfkit.synclint.reality import SyncCheck, check_syncs, lint
 from perfkit.synclint.script import run_script
 from perfkit.synclint.tracer import Tracer
-from perfkit.synclint.watch import Watch
+from perfkit.synclint.watch import SyncWatch
 from tests.left_running import assert_events_are_recorded_once
 
 _TO_HOST = "Memcpy DtoH (Device -> Pageable)"
@@ -208,14 +208,14 @@ def test_a_copy_to_the_host_is_seen_where_no_function_mode_is(net: nn.Module) ->
     # as in the threads of the autograd engine on CUDA
     x = torch.zeros(3).as_subclass(_OnGpu)
     copy = torch.ops.aten._to_copy.default
-    with Watch(net) as watch:
+    with SyncWatch(net) as watch:
         watch._is_on_gpu = of("cuda").holds
         for non_blocking in (False, True):
             on_host = torch.zeros(3)
             watch.note_operator(copy, (x,), {"non_blocking": non_blocking}, on_host)
         on_host.sum().item()  # it is not where it came from
         watch.note_operator(copy, (torch.zeros(3),), {}, x)  # the other way there is no wait
-    assert [(found.entry, count) for found, count in watch.found()] == [("cpu", 1)]
+    assert [(found.entry, count) for found, count in watch.noted_waits()] == [("cpu", 1)]
 
 
 def test_a_loaders_own_waits_are_not_the_users_lines(gpu: Any, net: nn.Module) -> None:

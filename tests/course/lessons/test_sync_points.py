@@ -34,7 +34,7 @@ from perfkit.course.lessons.lesson_07_sync_points.pictures import (
     draw_crossover,
 )
 from perfkit.course.lessons.lesson_07_sync_points.traffic import work_of
-from perfkit.synclint.find import Sync, Syncs
+from perfkit.synclint.find import SyncLine, SyncLines
 from perfkit.synclint.reality import SyncCheck
 
 
@@ -235,15 +235,15 @@ def test_the_clocks_are_read_from_the_same_steps() -> None:
 def test_on_a_gpu_the_prediction_is_recorded_beside_what_happened(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    line = Sync(
+    line = SyncLine(
         "train.py", 3, "x[mask]", "why", "instead", 2, "x[mask]", "train.py:3", waited_ms=1.5
     )
-    seen = Syncs([line])
+    seen = SyncLines([line])
 
     def checked(step: Callable[[], object], model: object) -> SyncCheck:
         step()
         checks.append(step)
-        happened = seen if len(checks) == 1 else Syncs()
+        happened = seen if len(checks) == 1 else SyncLines()
         return SyncCheck(
             predicted=happened,
             happened=happened,

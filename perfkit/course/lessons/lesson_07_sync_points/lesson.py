@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from perfkit.synclint.find import Syncs
+    from perfkit.synclint.find import SyncLines
 
 __all__ = [
     "CLASSES",
@@ -124,7 +124,7 @@ def _cases() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     }
 
 
-def _ran(answer: Answer) -> tuple[Any, Syncs]:
+def _ran(answer: Answer) -> tuple[Any, SyncLines]:
     import torch
 
     from perfkit.synclint.find import find_syncs
