@@ -23,6 +23,7 @@ from perfkit.script.run_watch import RunWatch
 
 if TYPE_CHECKING:
     from perfkit.measure.run import Update
+    from perfkit.script.ranks.joint import RankedRun
     from perfkit.script.whole_run import WholeRun
 
 # A main thread that has not come to handle SIGTERM by then hangs in a call of C. Launchers wait
@@ -40,7 +41,9 @@ _EPILOG = """\
 perfkit's options come before the script; all that follows it is the script's. The script runs in
 this process as `python train.py` would run it: its output, exit code, signals and child processes
 are its own. perfkit writes to standard error only: a line while it runs, the report at its end,
-also after an exception, Ctrl-C, SIGTERM or os._exit.
+also after an exception, Ctrl-C, SIGTERM or os._exit. Where the script's exit code is 0 and a file
+that you asked for is not there at the end, it is 2; but not for a rank that torchrun started, which
+would end the others.
 
 A step ends when an optimizer has stepped in the main thread; in a program without one, from the
 50th backward pass on, a step is a backward pass, and the report says so. A few steps are recorded
@@ -220,7 +223,7 @@ class _Report:
             os.environ, self._watch.glimpse, arguments.ranks, self._warn if self._shown else None
         )
         self._told = self._got_sigterm = self._is_telling = False
-        self._was_cut_short = False
+        self._was_cut_short = self._misses_a_file = False
 
     def around(self, program: Program) -> int:
         __tracebackhide__ = True
@@ -241,11 +244,20 @@ class _Report:
             return 1
         except BaseException as error:
             self._tell(error)
+            if _ended(error) == "finished" and self._exit_code:
+                return self._exit_code
             show_error_as_its_own()
             raise
         self._tell(None)
-        # a shell's loop over scripts is to end with this Ctrl-C, too
-        return 130 if self._was_cut_short else 0
+        return self._exit_code
+
+    @property
+    def _exit_code(self) -> int:
+        """Where the program's own is 0."""
+        if self._was_cut_short:  # a shell's loop over scripts is to end with this Ctrl-C, too
+            return 130
+        # a launcher ends the other ranks if one fails
+        return 2 if self._misses_a_file and self._meeting is None else 0
 
     def _leaves(self, how: str) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -316,6 +328,7 @@ class _Report:
         if self._told or not self._watch.is_here:
             return
         self._told = self._is_telling = True
+        self._misses_a_file = bool(self._files)
         theirs = builtins.__dict__.copy()
         builtins.__dict__.update(_BUILTINS)
         ended = ended or _ended(error)
@@ -343,6 +356,8 @@ class _Report:
         except Exception as failed:  # ours: the program's own end is what counts
             write(f"perfkit: no report: {_why(failed, f'{self._watch.name} {ended}')}\n")
         finally:
+            if self._misses_a_file and self._meeting is not None:
+                self._meeting.misses_a_file()
             self._is_telling = False
             sys.setrecursionlimit(deepest)
             builtins.__dict__.update(theirs)
@@ -353,8 +368,7 @@ class _Report:
     def _report(self, ended: str) -> None:
         result = self._watch.result(ended, rank=self._rank)
         text = text_of(result, verbose=self._verbose) if self._shown else ""
-        for flag, path in self._files.items():
-            save(flag, path, result, scrub=self._scrub)
+        self._misses_a_file = not self._all_saved(self._files, result)
         if self._meeting is None:
             write(text)
         else:
@@ -392,8 +406,11 @@ class _Report:
                 # an exchange of data
                 own = (f"\n{by_itself(result, rank)}\n{text}" for rank, text in texts.items())
                 write("".join((text_of(result, verbose=self._verbose), *own)))
-            for flag, path in self._joint_files.items():
-                save(flag, path, result, scrub=self._scrub)
+            self._misses_a_file |= not self._all_saved(self._joint_files, result)
+
+    def _all_saved(self, files: dict[str, Path], result: WholeRun | RankedRun) -> bool:
+        saved = [save(f, path, result, scrub=self._scrub) for f, path in files.items()]
+        return all(saved)
 
 
 def _is_half_loaded(module: object) -> bool:

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from perfkit.script.whole_run import WholeRun
 
 
-def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) -> None:
-    """Write the file that ``--flag`` asks for; what prevents it is told on standard error."""
+def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) -> bool:
+    """Write the file that ``--flag`` asks for; what prevents it is told on standard error.
+
+    Returns:
+        Whether it is there.
+    """
     from perfkit.script.whole_run import WholeRun
 
     try:
@@ -35,6 +39,8 @@ def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) ->
             result.profile.save(path, scrub=scrub)
     except PerfkitError as error:
         write(f"perfkit: {error}\n")
+        return False
+    return True
 
 
 def content_of(flag: str, result: WholeRun | RankedRun, *, scrub: bool) -> str:

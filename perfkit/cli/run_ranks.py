@@ -14,6 +14,7 @@ from perfkit.base.files import why_not_writable
 from perfkit.base.scratch import scratch_folder
 from perfkit.cli.run_files import file_of, save, text_of, write
 from perfkit.script.ranks.launcher import TorchRun
+from perfkit.script.ranks.meeting import MISSES_A_FILE
 
 _FLAGS = ("memory", "synclint", "stacks", "shapes", "verbose", "quiet")
 _VALUES = ("steps", "warmup", "memory_steps", "html", "json", "trace", "ranks")
@@ -21,7 +22,7 @@ _COUNTED = ("gpu", "cpu", "auto", "xpu")
 
 
 def run_ranks(arguments: argparse.Namespace) -> int:
-    """Run the job to its end; torchrun's exit code.
+    """Run the job to its end; torchrun's exit code, or 2 where that is 0 and a file is missing.
 
     Raises:
         UsageError: a number of processes, or a file, that cannot be.
@@ -46,14 +47,14 @@ def run_ranks(arguments: argparse.Namespace) -> int:
         finally:
             job.end()
         if (job.attempt / "reported").exists():
-            return _exit_code(code)
+            return _exit_code(code or 2 * (job.attempt / MISSES_A_FILE).exists())
         # every rank was killed before it could tell
         seen = len(job.statuses())
         result = job.report(int(wanted) if wanted.isdecimal() else max(seen, 1))
         if not arguments.quiet and seen:
             write(text_of(result, verbose=arguments.verbose))
-        for flag, path in files.items():
-            save(flag, path, result, scrub=arguments.scrub)
+        saved = [save(f, path, result, scrub=arguments.scrub) for f, path in files.items()]
+        code = code or 2 * (not all(saved))
     return _exit_code(code)
 
 

@@ -381,10 +381,29 @@ def test_a_script_without_a_recorded_step_is_told_why(folder: Path) -> None:
 @pytest.mark.slow
 def test_a_script_without_torch_is_told_so(folder: Path) -> None:
     done = _run(folder, "--trace", "t.json", "no_torch.py")
-    assert (done.returncode, done.stdout) == (0, "False\n")
+    assert (done.returncode, done.stdout) == (2, "False\n")
     assert "did not import torch" in done.stderr
     assert "no trace in " in done.stderr
     assert not (folder / "t.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a file's size")
+@pytest.mark.parametrize(
+    ("program", "code"), [("print()", 2), ("import sys; sys.exit()", 2), ("raise SystemExit(3)", 3)]
+)
+def test_a_file_that_the_disk_has_no_room_for_fails_a_script_that_did_not(
+    folder: Path, program: str, code: int
+) -> None:
+    """It was said, and the exit code was 0; `perfkit trace --html` ended with 2."""
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10));"
+    (folder / "short.py").write_text(full + program)
+    for flag in ("--html", "--json"):
+        done = _run(folder, flag, "report", "short.py")
+        assert done.returncode == code, done.stderr
+        assert "perfkit: cannot write" in done.stderr
+        assert "Where the run's time went" in done.stderr
+        assert not (folder / "report").exists()
 
 
 @pytest.mark.slow

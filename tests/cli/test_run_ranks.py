@@ -337,6 +337,26 @@ def test_perfkit_calls_torchrun_and_its_exit_code_is_that_of_the_job(folder: Pat
 
 
 @pytest.mark.usefixtures("programs_are_forked")
+@pytest.mark.parametrize(
+    ("launch", "code"), [(LAUNCH, 2), ([*TORCHRUN, *PERFKIT], 0)], ids=["perfkit", "torchrun"]
+)
+def test_a_file_that_a_rank_could_not_write_ends_no_other_rank(
+    folder: Path, launch: list[str], code: int
+) -> None:
+    """torchrun ends all ranks when one fails, so only what launched it can say so."""
+    rank = "import os, time; rank = int(os.environ['RANK']); time.sleep(5 * rank); "
+    (folder / "short.py").write_text(f"{rank} rank or os.mkdir('r.rank0.json'); print(rank)")
+    done = subprocess.run(
+        [*launch, "--json", "r.json", "short.py"], cwd=folder, env=_environment(),
+        capture_output=True, text=True, timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert sorted(done.stdout.split()) == ["0", "1"]
+    assert "r.rank0.json: it is not a regular file" in done.stderr
+    assert [one["ended"] for one in _said(folder / "r.json")["ranks"]] == ["finished"] * 2
+
+
+@pytest.mark.usefixtures("programs_are_forked")
 def test_where_every_rank_is_killed_perfkit_still_reports(folder: Path) -> None:
     process = _launched(folder, "train.py", "hang")
     try:

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from perfkit.script.ranks.joint import RankedRun
     from perfkit.script.whole_run import WholeRun
 
+#: A file in the job's folder.
+MISSES_A_FILE = "misses_a_file"
 # When no rank has made a step for so long, and for so many usual steps, somebody hangs.
 _QUIET_S = 30.0
 _QUIET_STEPS = 20
@@ -117,6 +119,11 @@ class Meeting:
         """The program has ended, as these words say that follow its name."""
         self._ended = ended
         self._pulse.ends(ended)
+
+    def misses_a_file(self) -> None:
+        """A file that was asked for could not be written: for whoever launched the job."""
+        with self._instrument.guard("saying that a file is missing"):
+            (self.job.folder / MISSES_A_FILE).touch()
 
     def leaves(
         self,
