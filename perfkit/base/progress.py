@@ -11,8 +11,8 @@ from perfkit.base.arguments import shown
 from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
 
-# If lines cannot be overwritten (a log file), one every so often is enough.
-_LINE_EVERY_S = 10.0
+#: If lines cannot be overwritten (a log file), one every so often is enough.
+LOG_EVERY_S = 10.0
 _WIDTH = 100
 
 Say = Callable[[str], None]
@@ -46,7 +46,7 @@ class Progress:
         if is_terminal() or type(sys.stderr).__module__.startswith("ipykernel"):
             write(f"\r{text:<{_WIDTH}}")
             self._wrote = True
-        elif time.monotonic() - self._last_s >= _LINE_EVERY_S:
+        elif time.monotonic() - self._last_s >= LOG_EVERY_S:
             write(f"{text}\n")
             self._last_s = time.monotonic()
 

@@ -71,6 +71,14 @@ class RunWatch:
         return self._torch
 
     @property
+    def has_recorded(self) -> bool:
+        """Nothing more is recorded: the steps that were asked for are, or that failed."""
+        if self._torch is None:
+            return self._instrument.failure is not None
+        recorder = self._torch.recorder
+        return recorder.is_done or recorder.failure is not None
+
+    @property
     def left_torch_half_loaded(self) -> bool:
         """The program ended, or is ended now, within its ``import torch``.
 
@@ -193,6 +201,11 @@ def _children_cpu_s() -> float:
 
 
 _watches: weakref.WeakSet[RunWatch] = weakref.WeakSet()
+
+
+def has_recorded() -> bool:
+    """Whether nothing more is recorded of this process, also where nothing ever was."""
+    return all(watch.has_recorded for watch in list(_watches))
 
 
 def _after_fork() -> None:

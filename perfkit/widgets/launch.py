@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from perfkit.base.arguments import brief, check_flag, check_seconds, check_whole
 from perfkit.base.errors import UsageError
-from perfkit.base.progress import write
+from perfkit.base.progress import LOG_EVERY_S, is_terminal, write
 from perfkit.experiment.process.portable import check_workload
 from perfkit.script.options import STEPS, WARMUP, Options
 from perfkit.script.ranks.launch import LaunchedRun, Launching, run_workload
@@ -42,6 +42,8 @@ def launch(
     Args:
         workload: a function of one argument, the settings, as for ``perfkit.Lab``: a generator
             function, or one that trains and returns something. Its optimizer's steps are the steps.
+            A function runs to its end; a generator, which may have none, is closed when all ranks
+            have recorded their steps and made as many again without the profiler.
         ranks: how many processes, from 2 to 64; they share the cores, unless you have set
             ``OMP_NUM_THREADS``.
         settings: values that it reads from its argument; ``world_size`` is set for you.
@@ -55,12 +57,14 @@ def launch(
         restarts: how often torchrun restarts all ranks when one has failed
             (``--max-restarts``); the workload is called again, and must itself keep what it
             resumes from. Not with several hosts.
-        live: show a line on all ranks, and what they print, while it runs.
+        live: show a line on all ranks, and what they print, while it runs; where the line cannot
+            change, as in a log file, every 10 s.
 
     Returns:
         The report: who comes late and why, how much of the collectives is skew and how much
         transfer (ms a step), memory and batches of each rank; ``.values`` holds what the workload
-        returned, by rank, and ``.failures`` who ended each attempt that was restarted.
+        returned, by rank (None where it was closed), and ``.failures`` who ended each attempt that
+        was restarted.
 
     Raises:
         UsageError: an argument is invalid.
@@ -137,11 +141,12 @@ def _nothing(text: str) -> None:
 
 
 class _Line:
-    """One line that changes: below the cell, or on a terminal."""
+    """One line that changes: below the cell, or on a terminal; elsewhere one now and then."""
 
     def __init__(self) -> None:
         self._handle: Any = None
         self._width = 0
+        self._told_s = float("-inf")
         self._in_kernel = has_front_end()
 
     def output(self, text: str) -> None:
@@ -154,10 +159,14 @@ class _Line:
         """Show it in place of the last one."""
         if self._in_kernel:
             self._show(text)
-        elif sys.stderr is not None and sys.stderr.isatty() and (text or self._width):
-            text = text[: shutil.get_terminal_size().columns - 1]
-            write("\r" + text.ljust(self._width) + ("" if text else "\r"))
-            self._width = len(text)
+        elif is_terminal():
+            if text or self._width:
+                text = text[: shutil.get_terminal_size().columns - 1]
+                write("\r" + text.ljust(self._width) + ("" if text else "\r"))
+                self._width = len(text)
+        elif text and time.monotonic() - self._told_s >= LOG_EVERY_S:
+            self._told_s = time.monotonic()
+            write(f"perfkit: {text}\n")
 
     def _show(self, text: str) -> None:
         from IPython.display import display

@@ -68,7 +68,7 @@ sys.meta_path.insert(0, Finder)
     "start",
     [
         "from perfkit.script.ranks import torchrun; torchrun.main()",
-        "from perfkit.script.ranks import child; child._run(child.Parcel(b'', {}, b'', '', []))",
+        "from perfkit.script.ranks import child; child._run(child.Parcel(b'', {}, b'', '', [], 6))",
         "import pathlib; from perfkit.experiment.process import rank; rank._run(pathlib.Path(), 0)",
     ],
 )

@@ -28,10 +28,10 @@ from perfkit.base.errors import (
 )
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.scratch import scratch_folder
-from perfkit.base.words import fmt_count, fmt_ms
+from perfkit.base.words import fmt_count, fmt_ms, plural
 from perfkit.experiment.process.portable import pack, sources
 from perfkit.script.options import Options
-from perfkit.script.ranks.child import Parcel
+from perfkit.script.ranks.child import Parcel, Stopped
 from perfkit.script.ranks.joint import RankedRun
 from perfkit.script.ranks.launcher import TorchRun
 from perfkit.script.ranks.meeting import live_words
@@ -49,7 +49,7 @@ class LaunchedRun(RankedRun):
     """The report on a workload that was launched, with what it returned.
 
     Attributes:
-        values: what it returned, by rank.
+        values: what it returned, by rank; None of a generator that was stopped.
         output: the end of what the ranks printed.
         failures: of each attempt that torchrun restarted, who ended it.
     """
@@ -103,7 +103,9 @@ def run_workload(
     """
     _check_torch(how.backend)
     settings = pack(dict(how.values), "settings")
-    parcel = Parcel(pack(workload), sources(workload), settings, how.backend, sys.path)
+    parcel = Parcel(
+        pack(workload), sources(workload), settings, how.backend, sys.path, how.options.steps
+    )
     with scratch_folder() as folder:
         (folder / "workload").write_bytes(pickle.dumps(parcel))
         typed = [
@@ -150,9 +152,15 @@ def run_workload(
             raise failure
         told = (f"restarted after attempt {n}: {said}" for n, said in enumerate(failures, 1))
         report = replace(report, warnings=(*told, *report.warnings))
-        values = tuple(_value(folder / f"value{rank}") for rank in range(how.ranks))
+        values = [_value(folder / f"value{rank}") for rank in range(how.ranks)]
+        stopped = next((one for one in values if isinstance(one, Stopped)), None)
+        if stopped is not None:
+            report = replace(report, warnings=(*report.warnings, _stopped(stopped, how.options)))
         return LaunchedRun(
-            **report.__dict__, values=values, output="\n".join(tail), failures=failures
+            **report.__dict__,
+            values=tuple(None if isinstance(one, Stopped) else one for one in values),
+            output="\n".join(tail),
+            failures=failures,
         )
 
 
@@ -226,8 +234,7 @@ def _attend(
         if now_s - told_s >= _TOLD_EVERY_S:
             told_s = now_s
             statuses = list(job.statuses().values())
-            if any(s.n_steps for s in statuses):
-                on_live(_line(statuses))
+            on_live(_line(statuses) if statuses else f"{how.ranks} ranks start")
             running = [s for s in aged(statuses, time.time()) if not s.ended]
             quiet_s = min((s.in_step_s for s in running), default=0.0)
             if len(statuses) < how.ranks:
@@ -284,6 +291,14 @@ def _failure(
         f"torchrun ended with exit code {job.process.returncode}, and no rank said why: see the "
         "output",
         output,
+    )
+
+
+def _stopped(stopped: Stopped, options: Options) -> str:
+    return (
+        f"the workload is a generator, and was stopped after {plural(stopped.n_steps, 'step')}, "
+        f"when {fmt_count(options.steps)} were recorded (steps=): it returned nothing; a function "
+        "without yield runs to its end"
     )
 
 
