@@ -52,9 +52,9 @@ class SynclintMagics(Magics):
         whole cell, while it runs for real. One or two training steps are enough; watching makes
         them a few times slower.
 
-        For each line it shows what waits, why, and code that avoids it. On a machine with a GPU it
-        also shows which lines really waited and for how long, from a trace of the same run, and
-        where the prediction was wrong. ``-D`` writes the list (.json).
+        For each line it shows what waits, why, and what helps, with a short example. On a machine
+        with a GPU it also shows which lines really waited and for how long, from a trace of the
+        same run, and where the prediction was wrong. ``-D`` writes the list (.json).
         """
         __tracebackhide__ = True
         args = _arguments.parse(SynclintMagics.synclint, line)

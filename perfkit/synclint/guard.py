@@ -30,8 +30,8 @@ class no_syncs(ContextDecorator):  # noqa: N801 - read as a statement: `with no_
             computations count, for a block that also moves its batch.
 
     Raises:
-        SyncFoundError: at the end of the block; an ``AssertionError`` with the lines and what to
-            write instead. If the block itself raises, only that is raised.
+        SyncFoundError: at the end of the block; an ``AssertionError`` with the lines and what
+            helps. If the block itself raises, only that is raised.
         UsageError: an argument has the wrong type, or it is used within another ``no_syncs`` or
             ``find_syncs``.
     """
