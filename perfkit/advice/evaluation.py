@@ -78,7 +78,7 @@ class EvaluationWatch:
         self._phases.stop()
 
     def rest(self) -> None:
-        """Nothing more is recorded: cost nothing from now on. May be called at any time."""
+        """Nothing more is recorded: cost nothing from now on; called between two steps."""
         self._rests = True
         with self._instrument.guard("ending"):
             self._phases.rest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable
 from types import FunctionType
@@ -45,6 +46,9 @@ _INHERITED = object()
 #: Ours that have ended, and what each had replaced: one of a later begin may still call it.
 _ended: weakref.WeakKeyDictionary[Callable[..., Any], Any] = weakref.WeakKeyDictionary()
 
+
+# Two may begin or end at once, and what is replaced is the process's.
+_one_thread = threading.RLock()
 
 #: Called as the call ends, with what it returned; None where it raised.
 CallEnd = Callable[[Any], None]
@@ -98,14 +102,14 @@ class Listeners:
         token = functools.partial(begins)  # the same function may be added twice
 
         def stop() -> None:
-            with Uninterrupted():
+            with _one_thread, Uninterrupted():
                 self._listen(tuple(one for one in self._begins if one is not token))
                 if not self._begins and self._undo is not None:
                     undo, self._undo = self._undo, None
                     undo()
 
         try:
-            with Uninterrupted():
+            with _one_thread, Uninterrupted():
                 if self._undo is None:
                     self._calls = Calls()
                     self._undo = self._install(self._calls)

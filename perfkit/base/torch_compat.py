@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from perfkit.base.stand_in import CallEnd, Calls, Listeners, stand_in
@@ -695,6 +696,25 @@ def _install_swap_listeners(calls: Calls) -> Callable[[], None]:
                 end(None)
 
     return stand_in(torch.utils, "swap_tensors", swap_tensors)
+
+
+def never_compile(functions: Iterable[FunctionType]) -> None:
+    """As ``torch.compiler.disable`` does, but in place: for whoever has these functions already.
+
+    A call of one ends the graph, and it runs uncompiled with all that it calls; what is defined in
+    it, such as a hook, too, but a graph may look through that. Hides ``_torchdynamo_disable``,
+    and ``set_code_exec_strategy`` of ``torch._dynamo.eval_frame``. A torch without them looks in.
+    """
+    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
+    kinds: Any = sys.modules.get("torch._dynamo.types")
+    with suppress(AttributeError):
+        skip = kinds.FrameExecStrategy(kinds.FrameAction.SKIP, kinds.FrameAction.SKIP)
+        for function in functions:
+            vars(function)["_torchdynamo_disable"] = True
+            codes = [inspect.unwrap(function).__code__]
+            for code in codes:
+                frames.set_code_exec_strategy(code, skip)
+                codes.extend(one for one in code.co_consts if isinstance(one, CodeType))
 
 
 # --- the profiler -------------------------------------------------------------------------

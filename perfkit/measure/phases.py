@@ -216,9 +216,10 @@ class Phases:
         self._unhook()
 
     def rest(self) -> None:
-        """Measure no more, from now on; called at any time, also within one of torch's hooks.
+        """Measure no more, from now on; called between two steps, also within one of torch's hooks.
 
-        The hooks of optimizers stay until :meth:`stop`, and do nothing.
+        The hooks of optimizers stay until :meth:`stop`, and do nothing. Not called where
+        torch.compile may be at work: it builds guards on the hook for modules, which goes.
         """
         self._silence()
 

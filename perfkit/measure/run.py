@@ -23,6 +23,7 @@ from perfkit.base.instrument import Instrument
 from perfkit.base.machine.busy import Busy, BusyMark, this_thread
 from perfkit.base.machine.loading import LoaderLooks
 from perfkit.base.printable import printable
+from perfkit.base.uncompiled import leave_uncompiled
 from perfkit.base.uninterrupted import surely
 from perfkit.base.words import fmt_count
 from perfkit.measure.batch import SampleCounter, n_bytes
@@ -685,3 +686,6 @@ def _has_workers(loader: Any) -> bool:
 
 def _is_iterator(loader: Any) -> bool:
     return hasattr(type(loader), "__next__")
+
+
+leave_uncompiled(__name__)  # its loops run in the program's functions

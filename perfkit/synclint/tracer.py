@@ -23,8 +23,7 @@ from perfkit.synclint.sites import Site
 from perfkit.trace.ask.waits import Wait, waits_under
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.load import load
-from perfkit.trace.record.profiler import raw_trace, refuse_beside_another, start_quietly
-from perfkit.trace.record.quiet import quiet_profiler
+from perfkit.trace.record.profiler import raw_trace, start_alone, stop_quietly
 
 _LABEL = "perfkit line "
 _BEGIN = f"{_LABEL}begin"
@@ -91,8 +90,7 @@ class Tracer:
         supported = torch.profiler.supported_activities()  # type: ignore[no-untyped-call]
         profile = torch.profiler.profile(activities=wanted & supported)
         try:
-            refuse_beside_another()
-            start_quietly(profile)
+            start_alone(profile)
         except ProfilerBusyError as error:
             self.warnings.append(
                 f"not traced, these waits are those that torch itself reported: {error}"
@@ -215,6 +213,6 @@ class Tracer:
 
     def _stop_profiler(self) -> None:
         if self._profiler_is_on:
-            with self.instrument.guard("ending"), quiet_profiler():
-                self._profile.stop()
+            with self.instrument.guard("ending"):
+                stop_quietly(self._profile)
                 self._profiler_is_on = False

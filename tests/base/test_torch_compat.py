@@ -32,6 +32,8 @@ from perfkit.base import torch_compat as compat
         ("torch._C._autograd", "_profiler_enabled"),
         ("torch._dynamo.eval_frame", "TorchPatcher"),
         ("torch._dynamo.eval_frame", "_callback_from_stance"),
+        ("torch._dynamo.eval_frame", "set_code_exec_strategy"),
+        ("torch._dynamo.types", "FrameExecStrategy"),
         ("torch._dynamo.utils", "counters"),
         ("torch._dynamo.utils", "get_compilation_metrics"),
         ("torch._dynamo.utils", "graph_break_reasons"),

@@ -373,7 +373,7 @@ def test_torchprof_inside_of_torchprof_is_refused_and_the_outer_one_still_tells(
 ) -> None:
     shown = kit.run("%%torchprof\ntrain(4)\n%torchprof train_step()")
     assert type(shown.error) is UsageError
-    assert "already active" in shown.err
+    assert "perfkit is already profiling" in shown.err
     assert len(shown.err.splitlines()) == 1
     assert len(shown.bundles) == 1
     assert kit.ns["calls"] == 4

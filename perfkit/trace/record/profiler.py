@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +28,22 @@ _SAFE_CUDA = (12, 6)
 _SHM_FREE_BYTES = 2**30
 
 
-def refuse_beside_another() -> None:
-    """Raise ProfilerBusyError if a profiler runs in this process, or is about to."""
+# The profile of perfkit's that runs in this process, unless somebody else has ended it.
+_ours: weakref.ref[Any] | None = None
+
+
+def _refuse_beside_another() -> None:
     if torch_compat.profiler_is_on():
-        raise ProfilerBusyError(
-            "a torch profiler is already active in this process: end it first (leave its "
-            "`with` block, or call its `stop()`), then profile again"
-        )
-    if torch_compat.profiler_is_prepared():
-        raise ProfilerBusyError(
-            "a torch profiler with a schedule is in its warm-up in this process: end it first "
-            "(leave its `with` block, or call its `stop()`), then profile again"
-        )
+        who = "a torch profiler is already active in this process"
+    elif torch_compat.profiler_is_prepared():
+        who = "a torch profiler with a schedule is in its warm-up in this process"
+    else:
+        return
+    if _ours is not None and _ours() is not None:
+        who = "perfkit is already profiling in this process, and torch runs one profiler at a time"
+    raise ProfilerBusyError(
+        f"{who}: end it first (leave its `with` block, or call its `stop()`), then profile again"
+    )
 
 
 def wait_for_devices() -> None:
@@ -49,29 +54,43 @@ def wait_for_devices() -> None:
             device.synchronize(index)
 
 
-def start_quietly(profile: Any) -> None:
+def start_alone(profile: Any) -> None:
     """Start a ``torch.profiler.profile``; when it stops, what it attached to CUDA lets go.
+
+    End it with :func:`stop_quietly`.
 
     A value that the user gave ``TEARDOWN_CUPTI`` is kept. Ours stays in the environment, for
     profilers that the user starts later, and for child processes.
 
     Raises:
-        ProfilerBusyError: torch refuses; nothing has begun.
+        ProfilerBusyError: a profiler runs in this process or is about to, or torch refuses;
+            nothing has begun.
     """
+    global _ours
     import torch
 
     if lets_go(torch.version.cuda):
         os.environ.setdefault(_LET_GO, "1")
     let_forks_exit()
     try:
-        with quiet_profiler():
+        with quiet_profiler():  # one thread at a time
+            _refuse_beside_another()
             profile.start()
+            _ours = weakref.ref(profile)
     except RuntimeError as error:
         first = str(error).strip().partition("\n")[0]
         raise ProfilerBusyError(
             f"torch's profiler cannot start ({first}): end every other profiler of this process, "
             "then profile again"
         ) from error
+
+
+def stop_quietly(profile: Any) -> None:
+    """Stop the profile that :func:`start_alone` has started, and that still runs."""
+    global _ours
+    with quiet_profiler():
+        profile.stop()
+        _ours = None
 
 
 def lets_go(cuda: str | None) -> bool:

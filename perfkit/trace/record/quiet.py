@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,15 +20,21 @@ _NOTICE = re.compile(
     rb"\.cpp:\d+\] (profiler_start|profiler_stop|Profiler|CUPTI|Completed Stage)|"
     # built for CUDA, on a machine without a driver
     rb"DeviceProperties\.cpp|"
+    # begun in another thread than the first time
+    rb"must run in same thread as registerClient|"
     rb"^(INFO|STAGE|USDT):",
 )
 _WARNING = "Warning: Profiler clears events"  # torch 2.11
 
+# Both the profiler and file descriptor 2 are the process's. Two threads that turn the latter aside
+# at once would put back what the other had put there: a file that is deleted by then.
+_one_thread = threading.RLock()
+
 
 @contextmanager
 def quiet_profiler() -> Iterator[None]:
-    """Drop what the profiler itself writes to standard error meanwhile."""
-    with warnings.catch_warnings():
+    """Drop what the profiler itself writes to standard error meanwhile; one thread at a time."""
+    with _one_thread, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=_WARNING)
         with _quiet_stderr():
             yield

@@ -65,9 +65,9 @@ from perfkit.trace.record.lists import with_lists
 from perfkit.trace.record.pauses import GcPauses
 from perfkit.trace.record.profiler import (
     raw_trace,
-    refuse_beside_another,
-    start_quietly,
+    start_alone,
     stays_attached,
+    stop_quietly,
     wait_for_devices,
 )
 from perfkit.trace.record.quiet import quiet_profiler
@@ -234,8 +234,8 @@ class Recorder:
             two steps: what it takes belongs to neither. If it raises, the recorder ends.
         on_other: called with the time at which another optimizer has stepped; if that takes the
             first one's place, ``on_step`` is called for these steps later.
-        on_rest: called when nothing more is recorded for now, after ``on_step`` where a step ends
-            it; at any place of the region's code where it is not a step that ends it.
+        on_rest: called when nothing more is recorded, after the ``on_step`` of a step. Not sooner:
+            elsewhere torch.compile may be building guards on what is there.
         n_slowed: so many of the first steps run under another instrument of perfkit's, which makes
             them slow: their length says nothing.
 
@@ -390,9 +390,6 @@ class Recorder:
         """
         if self._state != "new":
             raise UsageError("a Recorder records once: make a new one for the next region")
-        if not self._late:
-            with self._instrument.guard("looking for another profiler"):
-                refuse_beside_another()
         self._thread_id = threading.get_ident()
         self._in_main_thread = threading.current_thread() is threading.main_thread()
         self._working = True
@@ -734,7 +731,8 @@ class Recorder:
         if self._on_step is not None:
             self._on_step(began_s, now_s)
         if self._on_rest is not None and self._state == "done":
-            self._rest()
+            on_rest, self._on_rest = self._on_rest, None
+            on_rest()
         # From here, not from the entry: what we do between two steps belongs to neither.
         self._step_began_s = time.perf_counter()
         if self._looks is not None:
@@ -759,7 +757,6 @@ class Recorder:
         """Start the profiler in the middle of the region; False where one runs already."""
         began_s = time.perf_counter()
         try:
-            refuse_beside_another()
             self._start_profiler()
         except ProfilerBusyError:
             self._state = "done"
@@ -784,7 +781,7 @@ class Recorder:
         self._began_in_pass = torch_compat.graph_task_id_reader()() >= 0
         self._must_end = True
         try:
-            start_quietly(self._profile)
+            start_alone(self._profile)
         except ProfilerBusyError:
             self._profile, self._must_end = None, False
             raise
@@ -869,7 +866,6 @@ class Recorder:
             self._pause()
         elif self._state == "active" and self._is_full:
             self._stop_profiler()
-            self._rest()
         elif self._state == "active" and self._n_profiled == 0 and not self._patient:
             self._patient = self._time_is_up = True  # the end of this step is the end
             assert self._sampler is not None
@@ -877,7 +873,6 @@ class Recorder:
         elif self._state == "active":
             self._was_too_long = True
             self._stop_profiler()
-            self._rest()
 
     @property
     def _is_full(self) -> bool:
@@ -892,12 +887,6 @@ class Recorder:
         self._state = "paused"
         assert self._sampler is not None
         self._sampler.pause()
-        self._rest()
-
-    def _rest(self) -> None:
-        on_rest, self._on_rest = self._on_rest, None
-        if on_rest is not None:
-            on_rest()
 
     def _in_our_code(self, function: Any, *args: Any) -> None:
         if self._working:
@@ -973,8 +962,7 @@ class Recorder:
         if not self._must_end:
             return
         if torch_compat.profiler_runs_here():
-            with quiet_profiler():
-                self._profile.stop()
+            stop_quietly(self._profile)
             self._must_end = False
         else:
             self._must_end = False
