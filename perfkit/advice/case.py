@@ -19,6 +19,7 @@ from perfkit.trace.ask.critical_path import CriticalPath, critical_path
 from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 from perfkit.trace.ask.operators import Nesting, Operator, nesting, operators
 from perfkit.trace.ask.run_ahead import device_step_us
+from perfkit.trace.ask.set_up import SetUp, compiling, set_up
 from perfkit.trace.ask.syncs import Sync, syncs
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
@@ -33,12 +34,10 @@ from perfkit.trace.read.events import (
     graph_captures,
     host_threads,
     is_communication,
-    is_compiling,
     join_device,
-    runtime_calls,
     shows_training,
 )
-from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, paint, union, without
+from perfkit.trace.read.intervals import Intervals, overlap, paint, union, without
 from perfkit.trace.read.lookups import launch_rows
 from perfkit.trace.read.steps import Steps
 from perfkit.trace.record.facts import Facts
@@ -51,7 +50,7 @@ _AMD_CALL = re.compile(r"^hip[A-Z]")
 # Calls that give a device something to do.
 _GIVES_WORK = re.compile(r"Launch|Memcpy|Memset")
 # Causes of idle device time that the profiler's own work on the host adds to.
-_OF_LAUNCHING = ("launch", "host", "capture", "driver", "kernels", "queued")
+_OF_LAUNCHING = ("setup", "launch", "host", "capture", "driver", "kernels", "queued")
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +131,12 @@ class Case:
         return bool(self.trace.is_a(*HOST_CATEGORIES).any())
 
     @cached_property
+    def has_operators(self) -> bool:
+        """Whether the host's operators, labels or functions were recorded, not its calls alone."""
+        recorded = (Category.OP, Category.ANNOTATION, Category.PYTHON)
+        return bool(self.trace.is_a(*recorded).any())
+
+    @cached_property
     def trains(self) -> bool:
         """Whether training was recorded; if not, advice must fit inference."""
         return bool(self.facts.optimizers) or shows_training(self.trace)
@@ -148,6 +153,11 @@ class Case:
         ran = trace.thread[trace.is_a(Category.OP) & self._inside]
         own = host_threads(trace, self.steps)
         return sum(not own[thread] for thread in np.unique(ran).tolist())
+
+    @cached_property
+    def was_asked_for(self) -> bool:
+        """Whether the device's activity was asked for: its tracer alone records such events."""
+        return bool(self.trace.is_a(Category.RUNTIME, Category.OVERHEAD).any())
 
     @cached_property
     def unseen_device(self) -> str:
@@ -231,6 +241,13 @@ class Case:
             return ""
         spent = np.bincount(self.trace.name_id[rows], weights=self.trace.dur_us[rows])
         return self.trace.names[int(spent.argmax())]
+
+    @property
+    def in_the_driver(self) -> Intervals:
+        """The time outside of operators in long calls of the driver that launch nothing."""
+        rows = driver_calls(self.trace, self.steps)
+        calls = union(self.trace.start_ns[rows], self.trace.end_ns[rows])
+        return overlap(calls, self.outside_of_torch)
 
     @cached_property
     def path(self) -> CriticalPath:
@@ -340,7 +357,7 @@ class Case:
     @cached_property
     def compiling(self) -> Intervals:
         """The time inside the steps in which ``torch.compile`` compiles."""
-        return self.span(self.rows(Category.ANNOTATION, Category.OP, named=is_compiling))
+        return compiling(self.trace, self.steps)
 
     @cached_property
     def capturing(self) -> Intervals:
@@ -348,72 +365,10 @@ class Case:
         inside = union(self.steps.start_ns, self.steps.end_ns)
         return overlap(graph_captures(self.trace), inside)
 
-    @cached_property
-    def setting_up(self) -> Intervals:
-        """The time in which the host compiles or does only first steps' work; no captures."""
-        both = (self.compiling, self.start_up[0])
-        parts = union(
-            np.concatenate([part.start for part in both]),
-            np.concatenate([part.end for part in both]),
-        )
-        return without(parts, self.capturing)
-
-    @cached_property
-    def start_up(self) -> tuple[Intervals, tuple[tuple[str, float], ...]]:
-        """First calls that take long because they are the first, and (op, ms) of the longest.
-
-        The first allocation creates the CUDA context, the first convolution loads cuDNN and tries
-        its algorithms, the first call of any kernel may load it: seconds that no later step needs.
-        Such a call has a self time of over 1 ms and a twentieth of all steps (without what it
-        called or waited for); later calls of the same op take less than a tenth of that, and if
-        there are none, it is an allocation. Outside of operators (Triton's kernels, a trace
-        without operators) it is the very first launch, while the device idles: where it works,
-        the launch may wait in a full queue.
-        """
-        trace, inside = self.trace, self.nesting
-        if not self.on_device:
-            return EMPTY, ()
-        rows = inside.rows
-        dur = (trace.end_ns - trace.start_ns)[rows]
-        calls = runtime_calls(trace, self.steps).rows
-        counted = trace.is_a(Category.OP)[rows] | np.isin(rows, calls)
-        of_others = np.zeros(len(rows), dtype=np.int64)
-        within = counted & (inside.parent_op >= 0)
-        np.add.at(of_others, inside.parent_op[within], dur[within])
-        own = dur - of_others
-        least_ns = max(1e6, 0.05 * self.wall_us * 1e3)
-        name = trace.name_id[rows]
-        is_op = trace.is_a(Category.OP)[rows]
-        is_call = trace.is_a(Category.RUNTIME)[rows]
-        # the driver's launch inside the runtime's is the same one
-        is_inner = (inside.parent >= 0) & is_call[inside.parent]
-        is_launch = is_call & trace.named(lambda n: "Launch" in n)[rows] & ~is_inner
-        is_lone = is_launch & (inside.parent_op < 0)
-        chosen = []
-        for at in np.flatnonzero(is_lone & (own > least_ns)).tolist():
-            same = np.flatnonzero(is_lone & (name == name[at]))
-            call = union(trace.start_ns[rows[[at]]], trace.end_ns[rows[[at]]])
-            if (  # the first, and the only long one
-                len(same) > 1
-                and own[same[1:]].max() < 0.1 * own[at]
-                and self.lost_in(call) > self.share_of(call) / 2
-            ):
-                chosen.append(at)
-        for at in np.flatnonzero(is_op & (own > least_ns)).tolist():
-            same = np.flatnonzero(is_op & (name == name[at]))
-            later = same[same > at]
-            if later[:1].size:
-                # or most later calls take next to nothing beside it
-                is_first = (
-                    own[later].max() < 0.1 * own[at] or np.median(own[later]) < 0.01 * own[at]
-                )
-            else:
-                is_first = same[0] == at and trace.names[name[at]].startswith("aten::empty")
-            if is_first:
-                chosen.append(at)
-        longest = sorted(chosen, key=lambda at: -own[at])
-        told = tuple((trace.names[name[at]], float(own[at]) / 1e6) for at in longest[:3])
-        return union(trace.start_ns[rows[chosen]], trace.end_ns[rows[chosen]]), told
+    @property
+    def set_up(self) -> SetUp:
+        """What of the steps is compiling, first calls and searches for an algorithm."""
+        return set_up(self.trace)
 
     @cached_property
     def next_op(self) -> Int64:
@@ -470,6 +425,12 @@ class Case:
         index = int(self.trace.dims_id[self.nesting.rows[position]])
         dims = msgspec.json.decode(self.trace.input_dims[index]) if index >= 0 else []
         return dims if isinstance(dims, list) else []
+
+    def concrete(self, position: int) -> list[Any]:
+        """What an op was given for its arguments that are no tensors; empty where not recorded."""
+        index = int(self.trace.concrete_id[self.nesting.rows[position]])
+        given = msgspec.json.decode(self.trace.concrete_inputs[index]) if index >= 0 else []
+        return given if isinstance(given, list) else []
 
     @cached_property
     def _launches(self) -> tuple[Int64, Int64]:

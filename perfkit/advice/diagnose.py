@@ -10,13 +10,13 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, interval
 from perfkit.advice.line_kinds import BACKWARD, OTHER, kind_of_source
 from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
+from perfkit.advice.rules.ranks import MAY_WAIT
 from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.busy import Busy
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_ms, fmt_s, fmt_share, plural
 from perfkit.measure.summary import Summary
 from perfkit.measure.verdict import DATA_BOUND_FROM, PARTLY_FROM
-from perfkit.trace.read.intervals import without
 from perfkit.trace.record.elsewhere import Elsewhere
 
 # A smaller gain is within the spread of most step times.
@@ -26,25 +26,28 @@ _LEAST_IDLE = 0.1
 # A smaller part of a step that is the profiler's own is in the cost, and not in the sentence.
 _LEAST_TOLD = 0.03
 
+# Less of the collectives' time is no wait worth a word.
+_LEAST_WAITING = 0.05
 # The time outside of operators is a wait for others from this share of its samples on.
 _MOSTLY, _NEARLY_ALL = 0.5, 0.9
 
+_OR_WAITS = ", or waits to"
 BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute", "communication")
 
 # Losses that are only the host's if nothing was queued, which the launches tell.
 _THE_HOSTS = ("host", "launch", "driver")
-# The path has no class for driver calls: they happen inside operators.
-_LIKE = {"driver": "launch"}
 # Parts of the path that differ by less count as equally long.
 _AS_LONG = 0.05
 # The longest part of the critical path, in words.
 _PATH = {
     "data": "waiting for data",
     "host": "Python and other work on the host",
+    "setup": "compiling and first calls",
     "launch": "running and launching operators on the host",
     "sync": "the host waiting for the device",
     "copy": "copies",
     "gaps": "gaps between queued kernels",
+    "driver": "calls of the driver that launch nothing",
     "compute": "computing",
     "communication": "communication",
 }
@@ -174,6 +177,15 @@ def diagnose(
 
 
 _CANNOT_READ = "No rule can tell what to change without this device's work."
+_RECORD_AGAIN = (
+    "No rule can tell what to change: record it again, with torch.profiler.profile("
+    "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
+)
+_NOT_DELIVERED = (
+    "No rule can tell what to change: the device's work was asked for, and its tracer (CUPTI on "
+    "CUDA) delivered none. Usual reasons: another profiler uses it (Nsight, DCGM), performance "
+    "counters are not permitted, or WSL does not support it."
+)
 _RECORD = "No rule can tell what to change: record the"
 # The cycles of a schedule: https://docs.pytorch.org/docs/stable/profiler.html
 _EMPTY = (
@@ -217,6 +229,19 @@ def as_waiting(found: Diagnosis) -> Diagnosis:
     )
 
 
+def as_compared(found: Diagnosis, waiting_ms: float, collectives_ms: float) -> Diagnosis:
+    """The same of a rank beside the others: how much of its collectives is a wait is known then."""
+    told = f"{fmt_ms(waiting_ms)} of that is waiting for a later rank, by the traces of all"
+    findings = tuple(
+        replace(f, evidence=tuple(told if MAY_WAIT in said else said for said in f.evidence))
+        for f in found.findings
+    )
+    sentence = found.sentence
+    if waiting_ms < _LEAST_WAITING * collectives_ms:
+        sentence = sentence.replace(_OR_WAITS, "")
+    return replace(found, findings=findings, sentence=sentence)
+
+
 def _without_bound(finding: Finding, why: str) -> Finding:
     return replace(finding, has_bound=False, formula=f"no bound: {why}")
 
@@ -227,19 +252,22 @@ def _is_the_hosts(finding: Finding) -> bool:
 
 def _is_one_sided(bound: _Bound, case: Case) -> bool:
     """Whether what bounds the step cannot be told: the other side of it was not recorded."""
-    if not case.has_host:
-        return case.is_file and (bound.part == "host" or not case.on_device)
-    return bound.part in ("compute", "host") and bool(case.unseen_device)
+    if not case.has_operators:
+        is_unknown = bound.part == "host" and bound.share <= case.lost_to("other")
+        return case.is_file and (is_unknown or not case.on_device)
+    return bound.part in ("compute", "host", "driver") and bool(case.unseen_device)
 
 
 def _no_cure(bound: _Bound, found: list[Finding], case: Case) -> str:
     if _is_one_sided(bound, case):
         if case.trace.unread:
-            return _CANNOT_READ
-        if not case.has_host and not case.on_device:
+            return _CANNOT_READ if case.has_operators else _RECORD_AGAIN
+        if not case.has_operators and not case.on_device:
             return _EMPTY
-        whose = "device" if case.has_host else "host"
-        return f"{_RECORD} {whose}'s work, {_BOTH}"
+        if not case.on_device and case.was_asked_for:
+            return _NOT_DELIVERED
+        whose = "device's work" if case.has_operators else "host's operators"
+        return f"{_RECORD} {whose}, {_BOTH}"
     if any({bound.bound_by, bound.part} & set(f.cures) for f in found):
         return ""
     if not found:
@@ -255,7 +283,7 @@ def _path(bound: _Bound, case: Case) -> str:
         return ""  # the path cannot go from the device back to what launched its work
     path = case.path
     share = path.bounds_us[path.bound_by] / max(path.wall_us, 1e-9)
-    its_own = path.bounds_us.get(_LIKE.get(bound.bound_by, bound.bound_by), 0.0)
+    its_own = path.bounds_us.get(bound.bound_by, 0.0)
     if its_own / max(path.wall_us, 1e-9) > share - _AS_LONG or share < PARTLY_FROM:
         return ""
     idle = case.device_shares["idle"] - case.profilers_idle
@@ -263,9 +291,10 @@ def _path(bound: _Bound, case: Case) -> str:
         return ""  # the device is always busy, so the host's timing does not matter
     if path.bound_by == "compute" and bound.work > bound.share:
         return ""  # the sentence already gives the share of computing
-    starting = case.share_of(case.setting_up) + case.share_of(case.capturing)
-    if bound.bound_by == "host" and starting > bound.share / 2:
-        return ""  # start-up happens in operators too: the same time by another name
+    if bound.bound_by == "host" and (
+        path.bound_by == "setup" or case.share_of(case.capturing) > bound.share / 2
+    ):
+        return ""  # they happen in operators too: the same time by another name
     return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({fmt_share(share)})"
 
 
@@ -331,18 +360,18 @@ def _bound(case: Case) -> _Bound:
     """On a CPU, the largest part. With a device, the largest loss worth removing: idle time is
     lost in addition to the device's work, however long that takes.
     """
-    setting_up = case.lost_in(case.setting_up, typical=True)
-    loading = case.lost_in(without(case.start_up[0], case.capturing), typical=True)
     # what only a few steps do is a share of the profiled time, not of a typical step
-    rare = case.lost_in(case.setting_up) + case.lost_in(case.capturing)
+    rare = max(case.lost_in(case.set_up.parts), case.lost_in(case.capturing))
     losses = {
         "data": case.lost_to("data wait"),
-        "host": max(case.lost_to("other") + setting_up + case.idle["capture"], rare),
+        "host": max(case.lost_to("other"), case.idle["setup"], case.idle["capture"], rare),
         "communication": case.shares["communication"],
     }
     if not case.on_device:
         shares = case.shares
         work = shares["forward"] + shares["backward"] + shares["optimizer"]
+        losses["driver"] = case.share_of(case.in_the_driver, typical=True)
+        losses["host"] -= losses["driver"]
         worst = max(losses, key=lambda b: losses[b])
         work = min(work, 1.0 - losses[worst])
         if losses[worst] >= work:
@@ -353,8 +382,8 @@ def _bound(case: Case) -> _Bound:
     losses |= {
         "sync": case.idle["sync"],
         "copy": case.idle["copy"],
-        "launch": case.idle["launch"] - setting_up,
-        "driver": case.idle["driver"] - loading,
+        "launch": case.idle["launch"],
+        "driver": case.idle["driver"],
         # the rest of it overlaps with computing and costs nothing
         "communication": device["communication"] + case.idle["communication"],
         "gaps": case.idle["kernels"] + case.idle["queued"],
@@ -368,12 +397,15 @@ def _bound(case: Case) -> _Bound:
 
 def _sentence(bound: _Bound, case: Case) -> str:
     part, share = fmt_share(bound.share), bound.share
-    if _is_one_sided(bound, case) and not case.has_host:
+    if _is_one_sided(bound, case) and not case.has_operators:
         if case.on_device:
-            return f"In {part} of each step the device idles, and nothing of the host was recorded"
-        return "What takes the time is not known: nothing that torch's profiler records is in here"
+            what = "no operator" if case.has_host else "nothing of the host"
+            return f"In {part} of each step the device idles, and {what} was recorded"
+        why = case.unseen_device or "nothing that torch's profiler records is in here"
+        return f"What takes the time is not known: {why}"
     if bound.part == "host":
-        compiling, starting = case.share_of(case.compiling), case.share_of(case.start_up[0])
+        compiling, starting = case.share_of(case.compiling), case.share_of(case.set_up.first)
+        searching = case.share_of(case.set_up.searching)
         if compiling > share / 2:
             part = fmt_share(compiling)
             return f"Host-bound: torch.compile compiles for {part} of the profiled time"
@@ -383,10 +415,17 @@ def _sentence(bound: _Bound, case: Case) -> str:
                 f"Host-bound: for {fmt_share(capturing)} of the profiled time the host captures a "
                 "CUDA graph and the device idles: what is launched then runs only in replays"
             )
-        if starting > share / 2:
+        if searching > share / 2:
             return (
-                f"Host-bound: {fmt_share(starting)} of the profiled time is start-up, which later "
-                "steps lack"
+                f"Host-bound: for {fmt_share(searching)} of each step convolutions search for "
+                "their fastest algorithm, in every step anew"
+            )
+        if starting > share / 2:
+            name, ms = case.set_up.longest[0]
+            start = "Host-bound" if share >= DATA_BOUND_FROM else "Partly host-bound"
+            return (
+                f"{start}: {fmt_share(starting)} of the profiled time is start-up: {name} took "
+                f"{fmt_ms(ms)} the first time"
             )
     waits = _waits(case)
     if not case.on_device:
@@ -400,6 +439,10 @@ def _sentence(bound: _Bound, case: Case) -> str:
             ),
             "communication": (
                 f"{part} of each step is spent in exchanges with other ranks, waits included"
+            ),
+            "driver": (
+                f"{part} of each step is in calls of the driver that launch nothing "
+                f"({case.longest_driver_call})"
             ),
             "compute": f"{part} of each step is spent in torch's operators",
         }[bound.part]
@@ -432,8 +475,8 @@ def _sentence(bound: _Bound, case: Case) -> str:
             "copy": f"for {part} of each step transfers between host and device hold it up",
             "compute": f"the device computes for {part} of each step",
             "communication": (
-                f"for {part} of each step the device only exchanges data with other ranks, or "
-                "waits to"
+                f"for {part} of each step the device only exchanges data with other ranks"
+                f"{_OR_WAITS}"
             ),
         }[bound.part]
     if bound.part == "compute":

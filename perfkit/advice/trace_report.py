@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from perfkit._version import __version__
+from perfkit.advice.diagnose import as_compared
 from perfkit.advice.open_trace import OpenTrace
 from perfkit.advice.profile import Profile, explain
 from perfkit.advice.where import user_place
@@ -209,6 +210,10 @@ def _report(
     kept = next((r.profile for r in ranks if r.said["file"] == chosen), None)
     # traces read in another process are not kept
     whole = _explained(chosen, progress, unpack_at_most) if kept is None else kept
+    if comparison.skew_ms is not None and comparison.transfer_ms is not None:
+        all_ms = comparison.skew_ms + comparison.transfer_ms
+        told = as_compared(whole.diagnosis, comparison.skew_ms, all_ms)
+        whole = replace(whole, diagnosis=told)
     return TraceReport(chosen, whole, tuple(said), comparison)
 
 

@@ -63,6 +63,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "optimizer-loop",
         "zero-grad",
         "conv-bias-before-batch-norm",
+        "algorithm-search",
     ),
     "11-memory-anatomy": (
         "kept-graph",

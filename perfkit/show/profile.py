@@ -79,6 +79,7 @@ def _profile(p: Profile) -> Document:
             "" if p.coverage is None else p.coverage.sentence(),
             _compiled_line(p),
             _limit_line(p),
+            _costliest(p),
         ),
         warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
         advice=next_steps,
@@ -109,13 +110,6 @@ def _next_steps(p: Profile) -> tuple[str, ...]:
     if d.bound_by == "communication" or d.is_one_sided:
         return (d.no_cure,)  # its operators are not what takes the time
     said = [d.no_cure]
-    if p.operators and p.operators[0].self_us > 0:
-        first = p.operators[0]
-        said.append(
-            "Look at what takes the time, in the table “Top operators”: the first is "
-            f"{first.name.replace(_ENGINE, 'autograd: ')}, with {fmt_share(first.share)} of all "
-            "operators' time on the host."
-        )
     if d.bound_by == "compute":
         said.append(
             "Compute the same in another way (precision, batch size, torch.compile), and measure "
@@ -186,6 +180,21 @@ def _limit_line(p: Profile) -> str:
     said = limit_sentence(p.limit)
     low = any("peaks are too low" in words for words in p.limit.warnings)
     return f"{said} {_MEASURE_AGAIN}" if said and low else said
+
+
+def _costliest(p: Profile) -> str:
+    """The operator that takes the most: of the device's time where it launched some."""
+    named = [o for o in p.operators if "(no operator)" not in o.name]
+    on_device_us = sum(o.device_us for o in p.operators)
+    first = max(named, key=lambda o: o.device_us if on_device_us else o.self_us, default=None)
+    if first is None or not (first.device_us if on_device_us else first.self_us):
+        return ""
+    share = (
+        f"{fmt_share(first.device_us / on_device_us)} of the device's work"
+        if on_device_us
+        else f"{fmt_share(first.share)} of what operators take"
+    )
+    return f"Costliest operator: {first.name.replace(_ENGINE, 'autograd: ')}, {share}."
 
 
 def _lines(*parts: str) -> tuple[str, ...]:

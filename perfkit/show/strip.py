@@ -54,6 +54,7 @@ _LOOKS = {
     "other": ("other", "#A5ABB3", "#000", "cross", "."),
     "compute": ("compute", "#0072B2", "#fff", "", "#"),
     "communication": ("communication", "#CC79A7", "#000", "stripes", "%"),
+    "idle: setup": ("idle: set-up", "#9A6B3F", "#000", "dots", "u"),
     "idle: data": ("idle: data", "#E69F00", "#000", "dots", "d"),
     "idle: copy": ("idle: copy", "#F0E442", "#000", "stripes", "c"),
     "idle: sync": ("idle: a sync", "#D55E00", "#000", "stripes", "s"),
@@ -66,6 +67,7 @@ _LOOKS = {
     "idle: host": ("idle: host busy elsewhere", "#757C86", "#000", "dots", "h"),
 }
 _IN_WORDS = {
+    "idle: setup": "idle, the host sets up: it compiles, or a first call loads code",
     "idle: data": "idle, the host waits for data",
     "idle: copy": "idle, the host copies to the device",
     "idle: sync": "idle, the host waits or has just waited for the device (a sync)",

@@ -38,6 +38,7 @@ _FEW_RANKS = 8
 _LEAST_UNTOLD = 0.05
 _MOST_PARTS = 8
 _CAUSES = {
+    "setup": ("set-up: compiling, first calls, searches", "grey"),
     "data": ("waiting for data", "orange"),
     "copy": ("copy to the device", "yellow"),
     "sync": ("host waits for the device (sync)", "vermilion"),
@@ -58,6 +59,8 @@ _ON_THE_PATH = {
     "sync": "the host waiting for the device",
     "copy": "copies",
     "gaps": "gaps between kernels that were queued",
+    "driver": "calls of the driver that launch nothing",
+    "setup": "set-up: compiling, first calls, searches",
     "compute": "computing",
     "communication": "communication",
 }

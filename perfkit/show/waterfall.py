@@ -12,6 +12,7 @@ from perfkit.trace.ask.waterfall import CAUSES, Part, Waterfall, WaterfallChange
 
 _WORDS = {
     "profiler": "the profiler's own time",
+    "setup": "set-up: compiling, first calls",
     "data": "waiting for data",
     "sync": "device idle: the host waited for it",
     "copy": "copies that nothing hides",
@@ -26,6 +27,7 @@ _WORDS = {
 }
 _LOOKS = {
     "profiler": "hollow",
+    "setup": "grey",
     "data": "orange",
     "sync": "vermilion",
     "copy": "yellow",

@@ -172,7 +172,7 @@ def test_launches_without_any_kernel_leave_the_verdict_open() -> None:
     profile = _explained(sim)
     assert profile.diagnosis.headline.startswith("What takes the time is not known")
     assert "9 calls gave it work, and none was recorded" in profile.diagnosis.headline
-    assert "record the device's work, too" in profile.diagnosis.no_cure
+    assert "was asked for, and its tracer" in profile.diagnosis.no_cure
 
 
 def test_what_is_known_without_the_device_is_still_said() -> None:
@@ -193,7 +193,7 @@ def test_a_device_alone_does_not_blame_the_host() -> None:
     assert "nothing of the host was recorded" in profile.diagnosis.sentence
     assert "the host does other work" not in profile.diagnosis.sentence
     assert _rules(profile) == []
-    assert "record the host's work, too" in profile.diagnosis.no_cure
+    assert "record the host's operators, too" in profile.diagnosis.no_cure
     assert any("nothing of the host" in w for w in idle(load(sim.json())).warnings)
 
 

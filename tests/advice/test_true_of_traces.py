@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import perfkit
 from perfkit.advice.open_trace import OpenTrace
+from perfkit.advice.trace_report import trace_report
 
 TRACES = Path(__file__).parents[1] / "golden" / "traces"
 
@@ -42,3 +44,125 @@ def test_a_region_that_ends_before_its_last_wait_returns_computes(name: str) -> 
     path = _open(name).ask("critical-path")
     assert path.bound_by == "compute"
     assert path.by_class_us["device: compute"] > 0.99 * path.wall_us
+
+
+def test_one_launch_that_took_long_is_start_up_and_no_pace_of_launching() -> None:
+    """It loaded code: the others take 10 µs."""
+    for name in ("first_launch_once", "first_launch_once_nostep"):
+        opened = _open(name)
+        assert _found(opened).keys() == {"start-up"}
+        assert (
+            "start-up: cudaLaunchKernel in aten::index_select took 320 ms"
+            in opened.profile.diagnosis.headline
+        )
+        assert opened.ask("idle").shares()["launch"] < 0.01
+        assert opened.ask("critical-path").bound_by == "setup"
+
+
+def test_start_up_launches_and_other_work_are_each_counted_once() -> None:
+    opened = _open("host_sum")
+    idle = opened.ask("idle").shares()
+    assert idle["setup"] == pytest.approx(0.18, abs=0.01)
+    assert idle["launch"] == pytest.approx(0.4, abs=0.01)
+    assert idle["host"] == pytest.approx(0.4, abs=0.01)
+    assert "40 % of each step" in opened.profile.diagnosis.headline
+
+
+def test_start_up_is_what_later_steps_lack() -> None:
+    """cuDNN searched anew for each new shape, in every step."""
+    opened = _open("h200_cudnn_benchmark_shapes")
+    found = _found(opened)
+    assert found.keys() == {"algorithm-search"}
+    assert "cudnn.benchmark = False" in found["algorithm-search"]["what_to_do"]
+    headline = opened.profile.diagnosis.headline
+    assert "start-up" not in headline
+    assert "search for their fastest algorithm, in every step" in headline
+
+
+@pytest.mark.parametrize("name", ["context_cudafree", "context_cudafree_no_ops"])
+def test_the_one_call_that_makes_the_context_is_start_up(name: str) -> None:
+    assert _found(_open(name)).keys() == {"start-up"}
+
+
+def test_a_driver_outside_of_operators_is_named_in_headline_and_path() -> None:
+    opened = _open("cudafree_outside_ops")
+    assert "(cudaFree)" in opened.profile.diagnosis.headline
+    assert "Python" not in opened.profile.diagnosis.headline
+    assert opened.ask("critical-path").bound_by == "driver"
+    alone = _open("cudafree_outside_ops_nokernels")
+    assert "84 % of that time is in calls of the driver" in alone.profile.diagnosis.headline
+    assert "(cudaFree)" in alone.profile.diagnosis.headline
+
+
+def test_two_streams_fill_the_device_together() -> None:
+    """112 and 20 blocks on 132 multiprocessors; and DeepEP's kernels are communication."""
+    opened = _open("overlap_two_streams")
+    assert "small-kernels" not in _found(opened)
+    assert opened.ask("communication").busy_us > 0
+    assert not any("known as communication" in said for said in opened.profile.warnings)
+
+
+def test_ranks_whose_exchange_has_no_known_name_are_told() -> None:
+    raw = gzip.decompress((TRACES / "overlap_two_streams.json.gz").read_bytes())
+    opened = perfkit.open_trace(raw.replace(b"ep::internode::combine", b"mine::swap"))
+    assert any("64 ranks ran, and no kernel is known" in said for said in opened.profile.warnings)
+
+
+@pytest.mark.parametrize("name", ["bare_inf", "python_nan"])
+def test_a_value_that_is_no_number_does_not_take_its_kernel_away(name: str) -> None:
+    opened = _open(name)
+    assert sum(k.count for k in opened.ask("kernels").kernels) == 200
+    assert opened.profile.breakdown.has_device
+
+
+def test_a_large_trace_keeps_its_kernels_too() -> None:
+    """Read in pieces."""
+    raw = gzip.decompress((TRACES / "bare_inf.json.gz").read_bytes())
+    head, events = raw.split(b'"traceEvents": [', 1)
+    events, tail = events.rsplit(b"]", 1)
+    many = head + b'"traceEvents": [' + b", ".join([events] * 10) + b"]" + tail
+    opened = perfkit.open_trace(many)
+    assert len(many) > 2**20
+    assert sum(k.count for k in opened.ask("kernels").kernels) == 2000
+
+
+def test_operators_that_were_not_recorded_are_not_python() -> None:
+    opened = _open("no_cpu_ops")
+    said = opened.profile.diagnosis
+    assert "no operator was recorded" in said.headline
+    assert not said.findings
+    assert "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]" in said.no_cure
+
+
+def test_a_device_that_was_asked_for_is_not_to_be_asked_for_again() -> None:
+    said = _open("cuda_asked_no_kernels").profile.diagnosis
+    assert "delivered none" in said.no_cure
+    assert "activities=" not in said.no_cure
+
+
+def test_beside_the_other_ranks_no_wait_is_guessed() -> None:
+    files = [TRACES / f"tworanks_r{rank}.json.gz" for rank in (0, 1)]
+    text = str(trace_report(files))
+    assert "may be waiting" not in text
+    assert "0 ms of that is waiting for a later rank" in text
+    assert "may be waiting" in str(_open("tworanks_r0"))  # alone, it is not known
+
+
+def test_the_costliest_operator_is_named_beside_findings() -> None:
+    opened = _open("slow_conv_cpu")
+    assert opened.profile.diagnosis.findings
+    assert "Costliest operator: aten::_slow_conv2d_forward, 97 %" in " ".join(str(opened).split())
+
+
+def test_training_mode_without_training_is_told() -> None:
+    found = _found(_open("train_mode_inference"))["train-mode"]
+    assert found["what_to_do"].startswith("model.eval()")
+    raw = gzip.decompress((TRACES / "train_mode_inference.json.gz").read_bytes())
+    evaluated = perfkit.open_trace(raw.replace(b'"True", "0.1"', b'"False", "0.1"'))
+    assert "train-mode" not in _found(evaluated)
+
+
+def test_an_export_of_the_old_profiler_is_called_so() -> None:
+    said = _open("old_autograd_profiler").profile.diagnosis
+    assert "the old torch.autograd.profiler" in said.headline
+    assert "record it again, with torch.profiler.profile" in said.no_cure

@@ -82,6 +82,8 @@ def test_a_part_bounds_the_step_from_its_half_on(
     case: Any = SimpleNamespace(
         on_device=False,
         has_host=True,
+        has_operators=True,
+        longest_driver_call="",
         joins_launches=True,
         unseen_device="",
         knows_of_python=True,
@@ -89,7 +91,7 @@ def test_a_part_bounds_the_step_from_its_half_on(
         is_file=False,
         waiting=waiting,
         compiling=None,
-        start_up=(None,),
+        set_up=_set_up(None),
         capturing=None,
         share_of=lambda parts: 0.0,
         lost_in=lambda parts: 0.0,
@@ -117,6 +119,12 @@ def test_what_is_the_profilers_own_is_told_from_three_percent(
     assert bool(found) == bool(said)
 
 
+def _set_up(first: Any) -> Any:
+    """Only first calls."""
+    longest = (("aten::conv2d", 50.0),)
+    return SimpleNamespace(first=first, searching="searching", parts=first, longest=longest)
+
+
 LAUNCH = _Bound("launch", "launch", 0.3, 0.2)
 HOST = "; the longest part of its critical path is Python and other work on the host (50 %)"
 
@@ -131,8 +139,7 @@ HOST = "; the longest part of its critical path is Python and other work on the 
         (_Bound("compute", "launch", 0.3, 0.2), {"host": 500}, {}, ""),
         (LAUNCH, {"host": 200}, {}, HOST.replace("50", "20")),
         (LAUNCH, {"host": 190}, {}, ""),
-        # calls of the driver are launches on the path
-        (_Bound("driver", "driver", 0.3, 0.2), {"host": 500, "launch": 460}, {}, ""),
+        (_Bound("driver", "driver", 0.3, 0.2), {"host": 500, "driver": 460}, {}, ""),
         # a device that hardly idles waits for nobody
         (_Bound("compute", "compute", 0.9, 0.9), {"host": 500}, {"idle": 0.11}, HOST),
         (_Bound("compute", "compute", 0.9, 0.9), {"host": 500}, {"idle": 0.09}, ""),
@@ -140,10 +147,16 @@ HOST = "; the longest part of its critical path is Python and other work on the 
         # the share of computing is in the sentence where it is the larger one
         (_Bound("sync", "sync", 0.3, 0.31), {"compute": 500}, {}, ""),
         (_Bound("sync", "sync", 0.3, 0.3), {"compute": 500}, {}, HOST[:42] + " computing (50 %)"),
-        # start-up is a part of the host's time
-        (_Bound("host", "host", 0.3, 0.2), {"launch": 500}, {"starting": 0.16}, ""),
-        (_Bound("host", "host", 0.3, 0.2), {"sync": 500}, {"starting": 0.14}, "; the longest part"),
-        (LAUNCH, {"host": 500}, {"starting": 0.4}, HOST),
+        # set-up and captures are a part of the host's time
+        (_Bound("host", "host", 0.3, 0.2), {"setup": 500}, {}, ""),
+        (_Bound("host", "host", 0.3, 0.2), {"launch": 500}, {"capturing": 0.16}, ""),
+        (
+            _Bound("host", "host", 0.3, 0.2),
+            {"sync": 500},
+            {"capturing": 0.14},
+            "; the longest part",
+        ),
+        (LAUNCH, {"host": 500}, {"capturing": 0.4}, HOST),
         (_Bound("launch", "launch", 0.3, 0.4), {"host": 500}, {}, HOST),
         (_Bound("copy", "copy", 0.5, 0.4), {"host": 500}, {"idle": 0.05}, HOST),
     ],
@@ -160,9 +173,8 @@ def test_the_critical_path_is_told_where_it_says_something_else(
         ),
         device_shares={"idle": known.get("idle", 0.2)},
         profilers_idle=known.get("profilers_idle", 0.0),
-        setting_up="setting up",
         capturing="capturing",
-        share_of=lambda parts: known.get("starting", 0.0) / 2,  # half of it each
+        share_of=lambda parts: known.get("capturing", 0.0),
     )
     found = _path(bound, case)
     assert found.startswith(said)
@@ -340,9 +352,10 @@ def _case(shares: dict[str, float], idle: dict[str, float], device: dict[str, fl
         shares=host,
         idle=causes,
         device_shares={"compute": 0.0, "copy": 0.0, "communication": 0.0, "idle": 0.0} | device,
-        setting_up=EMPTY,
         capturing=EMPTY,
-        start_up=(EMPTY, ()),
+        set_up=_set_up(EMPTY),
+        in_the_driver=EMPTY,
+        share_of=lambda parts, typical=False: 0.0,
         lost_in=lambda parts, typical=False: 0.0,
         lost_to=lambda name: lost[name],
     )
@@ -404,16 +417,18 @@ def test_on_a_device_a_loss_bounds_the_step_from_a_fifth_on(
 def test_what_makes_up_over_half_of_the_hosts_time_is_named(
     share: float, of_it: dict[str, float], said: str
 ) -> None:
-    shares = {"compiling": 0.0, "capturing": 0.0, "starting": 0.0} | of_it
+    shares = dict.fromkeys(("compiling", "capturing", "starting", "searching"), 0.0) | of_it
     case: Any = SimpleNamespace(
         on_device=False,
         has_host=True,
+        has_operators=True,
+        longest_driver_call="",
         unseen_device="",
         knows_of_python=True,
         n_other_threads=0,
         waiting=(0.0, 0.0),
         compiling="compiling",
-        start_up=("starting",),
+        set_up=_set_up("starting"),
         capturing="capturing",
         share_of=lambda name: shares[name],
         lost_in=lambda name: shares[name],
@@ -433,6 +448,8 @@ def test_the_work_is_told_beside_a_smaller_loss(share: float, work: float, said:
     case: Any = SimpleNamespace(
         on_device=False,
         has_host=True,
+        has_operators=True,
+        longest_driver_call="",
         unseen_device="",
         waiting=(0.0, 0.0),
         knows_of_python=True,
@@ -477,7 +494,7 @@ def _first_calls(*own_us: float, op: str = "aten::conv2d", within: str = "") -> 
         sim.device("gemm", at + 30 + us, 100, launch)
     trace = load(sim.json())
     steps = find_steps(trace)
-    return tuple(name for name, _ in Case(trace, steps, breakdown(trace, steps)).start_up[1])
+    return tuple(name for name, _ in Case(trace, steps, breakdown(trace, steps)).set_up.longest)
 
 
 @pytest.mark.parametrize(
@@ -533,7 +550,7 @@ def test_a_first_launch_is_start_up_also_without_operators(
         sim.call("cuLaunchKernel", at + 1, us - 2)  # the same launch, in the driver
         sim.device("gemm", at + (us - 1 if number == 0 else 10), 5, launch)
         at += us + 60
-    found = tuple(name for name, _ in _made(sim).start_up[1])
+    found = tuple(name for name, _ in _made(sim).set_up.longest)
     assert found == ("cudaLaunchKernel",) * is_first
 
 
@@ -660,6 +677,8 @@ def test_a_trace_that_names_no_device_has_no_gpu(devices: object) -> None:
 
 def _sides(**known: Any) -> Any:
     usual = {"has_host": True, "is_file": True, "on_device": False, "unseen_device": ""}
+    usual |= {"has_operators": known.get("has_host", True), "was_asked_for": False}
+    usual |= {"lost_to": lambda name: 1.0}
     return SimpleNamespace(trace=SimpleNamespace(unread={}), **(usual | known))
 
 
@@ -704,7 +723,7 @@ def test_a_verdict_without_a_cure_says_why(
     unread = _sides(**known)
     unread.trace.unread = {"PrivateUse1": 3}
     is_unread = _no_cure(_Bound("compute", part, 0.3, 0.6), found, unread)
-    assert ("without this device's work" in is_unread) == bool(known)
+    assert ("without this device's work" in is_unread) == ("unseen_device" in known)
 
 
 @pytest.mark.parametrize(
@@ -731,7 +750,7 @@ def test_what_bounds_a_device(bound: _Bound, joins: bool, waiting: float, said: 
         longest_driver_call="cudaMalloc",
         shares={"sync": 0.0},
         compiling=None,
-        start_up=(None,),
+        set_up=_set_up(None),
         capturing=None,
         share_of=lambda parts: 0.0,
         lost_in=lambda parts: 0.0,
@@ -741,7 +760,7 @@ def test_what_bounds_a_device(bound: _Bound, joins: bool, waiting: float, said: 
     assert ("which call launched it" in found) is (not joins and bound.part == "launch")
     assert ("the main thread waits" in found) is (waiting > 0)
     # where the device's side alone was recorded, only what is the host's is not known
-    case.has_host = False
+    case.has_host = case.has_operators = False
     is_the_hosts = bound.part == "host"
     assert ("nothing of the host was recorded" in _sentence(bound, case)) is is_the_hosts
 

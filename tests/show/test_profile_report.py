@@ -125,7 +125,7 @@ def test_a_verdict_without_a_finding_says_so_and_what_to_try() -> None:
         after = said.partition("What to do")[2]
         assert "No rule of perfkit knows a cure for this." in after
         assert said.count("No rule of perfkit") == 1
-        assert f"the first is {p.operators[0].name}, with " in after.replace("\\_", "_")
+        assert f"Costliest operator: {p.operators[0].name}, " in said.replace("\\_", "_")
         assert "precision, batch size, torch.compile" in after
         assert "perfkit.peaks()" not in said, "a trace of another machine has no peaks here"
     here = replace(p, cost=Cost(None, None, 6, 0, 0.1, 0.2, 10))

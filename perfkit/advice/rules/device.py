@@ -11,6 +11,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
+from perfkit.trace.ask.breakdown import busiest_device
 from perfkit.trace.ask.kernels import (
     TENSOR_FAMILIES,
     computes_below_32_bits,
@@ -19,7 +20,8 @@ from perfkit.trace.ask.kernels import (
     family,
     uses_tensor_cores,
 )
-from perfkit.trace.read.columns import Int64
+from perfkit.trace.read.columns import Category, Int64
+from perfkit.trace.read.events import is_communication
 
 _LEAST_SHARE = 0.1
 # If the device idles for more than half of the step, faster kernels would only make it idle longer.
@@ -192,6 +194,25 @@ def _longest(case: Case, rows: Int64) -> str:
     return name.split("(")[0].split("<")[0][:60]
 
 
+def _unused_ns(case: Case) -> float:
+    """Time of the multiprocessors without a block of any kernel, while one computes.
+
+    Kernels of several streams fill the device together; one of unknown size fills it alone.
+    """
+    trace = case.trace
+    inside = case.steps.containing(trace.start_ns) >= 0
+    rows = np.flatnonzero(
+        trace.is_a(Category.KERNEL) & inside & (trace.device == busiest_device(trace))
+    )
+    filled = np.nan_to_num(trace.blocks_per_sm[rows], nan=1.0)
+    at = np.concatenate([trace.start_ns[rows], trace.end_ns[rows]])
+    order = np.argsort(at, kind="stable")
+    computes = (~trace.named(is_communication)[rows]).astype(np.int64)
+    runs = np.cumsum(np.concatenate([computes, -computes])[order])[:-1] > 0
+    used = np.cumsum(np.concatenate([filled, -filled])[order])[:-1]
+    return float((np.diff(at[order]) * runs * np.maximum(1.0 - used, 0.0)).sum())
+
+
 @rule
 def small_grids(case: Case) -> Iterator[Finding]:
     """Kernels with fewer blocks than the GPU has multiprocessors: busy, but mostly empty."""
@@ -200,9 +221,7 @@ def small_grids(case: Case) -> Iterator[Finding]:
     trace, rows = case.trace, case.kernels
     blocks = trace.blocks_per_sm[rows]
     small = rows[np.nan_to_num(blocks, nan=1.0) < 1.0]
-    # The share of multiprocessors without a block while the kernel runs.
-    unused_us = float(((1.0 - trace.blocks_per_sm[small]) * trace.dur_us[small]).sum())
-    share = min(unused_us / case.wall_us, case.device_share(small))
+    share = min(_unused_ns(case) / 1e3 / case.wall_us, case.device_share(small))
     if share < _LEAST_SHARE:
         return
     gain, formula = amdahl(share)

@@ -272,10 +272,9 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
 @rule
 def launch_bound(case: Case) -> Iterator[Finding]:
     """The device runs kernels faster than the host launches them."""
-    # Start-up and compiling are not launching: they have their own findings.
     if not case.on_device:
         return
-    lost = case.idle["launch"] - case.lost_in(case.setting_up, typical=True)
+    lost = case.idle["launch"]
     if lost < _LEAST_SHARE:
         return
     gain, formula = amdahl(lost)
@@ -317,8 +316,8 @@ def _kernels_told(case: Case) -> str:
 @rule
 def start_up(case: Case) -> Iterator[Finding]:
     """The first steps recorded: contexts, libraries and kernels are being loaded."""
-    parts, longest = case.start_up
-    share = case.share_of(parts)
+    longest = case.set_up.longest
+    share = case.share_of(case.set_up.first)
     if share < _LEAST_SHARE:
         return
     calls = ", ".join(f"{name} {fmt_ms(ms)}" for name, ms in longest)
@@ -326,7 +325,7 @@ def start_up(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="start-up",
         cures=("host", "launch", "driver"),
-        title="Much of the time of these first recorded steps is start-up that later ones lack",
+        title="Much of the profiled time is start-up: calls that take long only the first time",
         evidence=(
             f"first calls take {fmt_share(share)} of the profiled time ({calls}): they make the "
             "device's context, load libraries and kernels, try algorithms, or set up the profiler",

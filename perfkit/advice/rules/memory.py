@@ -99,7 +99,7 @@ def allocations(case: Case) -> Iterator[Finding]:
     n_pairs = min(int(gives_back.sum()), int((~gives_back).sum()))
     has_no_cache = n_pairs > len(case.kernels) / _KERNELS_PER_PIECE
     host = parts.total_ns / 1e3 / case.wall_us
-    if n_calls < 1 or len(case.start_up[0]):
+    if n_calls < 1 or case.set_up.longest:
         return  # the first steps fill the cache
     gain, formula = amdahl(lost)
     is_known = case.facts.expandable_segments is not None

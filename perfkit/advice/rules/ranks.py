@@ -31,6 +31,8 @@ _GRADIENT = re.compile(r"^(torch::autograd::)?AccumulateGrad$")
 _FEW_GRADIENTS, _AS_MANY = 20, 1.1
 _WAIT_LABEL = re.compile(r"^## (\w+) wait\(\) ##$")
 
+#: Said where one rank's recording alone is known.
+MAY_WAIT = "may be waiting for a slower rank"
 # One rank's recording cannot say for which rank it waits; the report on all of them does.
 _WHO_IS_LATE = (
     "# which rank comes late? the report on all of them says it\n"
@@ -188,7 +190,7 @@ def host_collectives(case: Case) -> Iterator[Finding]:
         evidence=(
             f"{fmt_share(lost)} of each step goes to exchanges on the host that no operator "
             f"hides; {plural(n / case.n_steps, 'collective')} per step",
-            waits or "some of it may be waiting for a slower rank: compare the traces of the ranks",
+            waits or f"some of it {MAY_WAIT}: compare the traces of the ranks",
         ),
         what_to_do=f"{_WHO_IS_LATE if waits else ''}{_less(case)}",
         gain_at_most=gain,
@@ -232,7 +234,7 @@ def communication(case: Case) -> Iterator[Finding]:
         evidence=(
             f"{fmt_share(share)} of each step is communication that no computation hides; "
             f"{plural(len(rows) / case.n_steps, 'collective')} per step",
-            "part of it may be waiting for a slower rank: "
+            f"part of it {MAY_WAIT}: "
             + (
                 f"the longest collective took {fmt_ms(longest_ms)}, half of them less than "
                 f"{fmt_ms(median_ms)}"

@@ -1,4 +1,4 @@
-"""What only recorded shapes show: useless biases and misaligned matrices."""
+"""What is wrong with how operators are called: shapes, useless biases, modes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import numpy as np
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules.rule import rule
-from perfkit.base.words import fmt_count, fmt_share, plural
+from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 
 _CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
 _HALVES = ("c10::Half", "c10::BFloat16")
 # NVIDIA's deep-learning performance guide: unless dimensions are multiples of 8 (16 bytes), 16-bit
 # matrix products reach between a quarter and nearly all of the aligned speed.
 _ALIGNED_SPEEDUP = 4
+_LEAST_SEARCH = 0.1
 
 
 def _sizes(dims: list[Any], index: int) -> list[int]:
@@ -68,6 +69,58 @@ def conv_bias(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
+        always=True,
+    )
+
+
+@rule
+def algorithm_search(case: Case) -> Iterator[Finding]:
+    """Convolutions that search for their fastest algorithm in each step: ever new shapes."""
+    searches = case.set_up.searching
+    lost = case.lost_in(searches)
+    if lost < _LEAST_SEARCH:
+        return
+    gain, formula = amdahl(lost)
+    n = case.set_up.n_searches
+    yield Finding(
+        rule="algorithm-search",
+        cures=("host", "launch", "sync"),
+        title="Convolutions search for their fastest algorithm anew in each step",
+        evidence=(
+            f"{plural(n / case.n_steps, 'convolution')} per step try one algorithm after another "
+            f"and wait for each; {fmt_share(case.share_of(searches))} of each step, "
+            f"{fmt_ms(searches.total_ns / 1e6 / n)} each on average",
+            "torch.backends.cudnn.benchmark does so once for each shape: these must be new",
+        ),
+        what_to_do=(
+            "torch.backends.cudnn.benchmark = False\n"
+            "# or only a few shapes: pad or crop the inputs to some fixed sizes"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+    )
+
+
+@rule
+def train_mode(case: Case) -> Iterator[Finding]:
+    """Batch norms that use their batch's statistics although nothing trains."""
+    if case.trains:
+        return
+    norms = np.flatnonzero(case.is_named("aten::batch_norm"))
+    at_work = [at for at in norms.tolist() if case.concrete(at)[5:6] == ["True"]]
+    if not at_work:
+        return
+    yield Finding(
+        rule="train-mode",
+        title="The model is in training mode, and no training is recorded",
+        evidence=(
+            f"{plural(len(at_work) / case.n_steps, 'batch norm')} per step normalise by the "
+            "statistics of their own batch (training=True): a result then depends on what else is "
+            "in the batch; and no backward pass is recorded",
+        ),
+        what_to_do="model.eval()  # if this is inference",
+        gain_at_most=1.0,
+        formula="a matter of results, not of time",
         always=True,
     )
 

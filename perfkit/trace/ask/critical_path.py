@@ -35,8 +35,14 @@ from perfkit.trace.ask.breakdown import HOST_CLASSES, HOST_PRIORITY, breakdown, 
 from perfkit.trace.ask.event_waits import EventWaits
 from perfkit.trace.ask.idle import waits_alone
 from perfkit.trace.ask.question import question
+from perfkit.trace.ask.set_up import set_up
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, HOST_CATEGORIES, Category, Int64, Trace
-from perfkit.trace.read.events import is_communication, launch_calls, runtime_calls
+from perfkit.trace.read.events import (
+    driver_calls,
+    is_communication,
+    launch_calls,
+    runtime_calls,
+)
 from perfkit.trace.read.intervals import paint, union
 from perfkit.trace.read.lookups import device_rows, launch_rows, together
 from perfkit.trace.read.steps import Steps, find_steps
@@ -45,6 +51,8 @@ from perfkit.trace.read.steps import Steps, find_steps
 #: outside of operators are *forward*.
 PATH_CLASSES = (
     *(f"host: {c}" for c in HOST_CLASSES),
+    "host: set-up",
+    "host: driver",
     "launch delay",
     "device: compute",
     "device: communication",
@@ -53,6 +61,8 @@ PATH_CLASSES = (
     "sync return",
 )
 
+# What the host does at one time is the first of these.
+_ON_THE_HOST = ("set-up", *HOST_PRIORITY[:3], "driver", *HOST_PRIORITY[3:])
 # The answer to "what bounds it", in the words that the whole of perfkit uses.
 _BOUND_BY = {
     "host: data wait": "data",
@@ -63,6 +73,8 @@ _BOUND_BY = {
     "host: copy": "copy",
     "host: communication": "communication",
     "host: other": "host",
+    "host: set-up": "setup",
+    "host: driver": "driver",
     "launch delay": "launch",
     "device: compute": "compute",
     "device: communication": "communication",
@@ -104,8 +116,8 @@ class CriticalPath(Shown):
         wall_us: its length in µs, from the end of the step before it to its own, on the device
             if that is later.
         by_class_us: class → µs, adding up to ``wall_us``.
-        bound_by: data, host, launch, sync, copy, gaps, compute or communication: what most of the
-            path is.
+        bound_by: setup, data, host, launch, sync, copy, gaps, driver, compute or communication:
+            what most of the path is.
         bounds_us: the same for all of them: what bounds → µs of the path, the most first.
         parts: the path in order of time.
         top: activities of the device on the path: name → µs, the longest first.
@@ -373,6 +385,9 @@ class _Walk:
             np.r_[layers["forward"].start, self.trace.start_ns[calls]],
             np.r_[layers["forward"].end, self.trace.end_ns[calls]],
         )
-        cells = paint(start, end, [layers[c] for c in HOST_PRIORITY[:-1]]).sum(axis=(0, 2))
-        for kind, ns in zip(HOST_PRIORITY, cells, strict=True):
+        driver = driver_calls(self.trace, self.steps)
+        layers["driver"] = union(self.trace.start_ns[driver], self.trace.end_ns[driver])
+        layers["set-up"] = set_up(self.trace).parts
+        cells = paint(start, end, [layers[c] for c in _ON_THE_HOST[:-1]]).sum(axis=(0, 2))
+        for kind, ns in zip(_ON_THE_HOST, cells, strict=True):
             self.ns[f"host: {kind}"] += int(ns)

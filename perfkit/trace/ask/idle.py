@@ -14,6 +14,8 @@ Work was queued: an activity had been launched and had not started, so the host 
 The queue was empty: the device waited for the host.
 
 ================= =================================================================
+``setup``         the host compiled, made a first call that loads code or makes the context,
+                  or a convolution searched for its algorithm (:mod:`perfkit.trace.ask.set_up`)
 ``data``          the host waited for the DataLoader
 ``copy``          the host was in a blocking host-to-device transfer
 ``sync``          the host was waiting for the device, or had just done so: after a wait the
@@ -47,6 +49,7 @@ from perfkit.base.display import Shown
 from perfkit.base.words import fmt_count, fmt_ms
 from perfkit.trace.ask.breakdown import busiest_device, device_layers, host_layers
 from perfkit.trace.ask.question import question
+from perfkit.trace.ask.set_up import set_up
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
     HOST_CATEGORIES,
@@ -61,8 +64,8 @@ from perfkit.trace.read.lookups import covered_ns, launch_rows, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 IDLE_CAUSES = (
-    "data", "copy", "sync", "communication", "kernels", "queued", "capture", "driver", "launch",
-    "host",
+    "setup", "data", "copy", "sync", "communication", "kernels", "queued", "capture", "driver",
+    "launch", "host",
 )  # fmt: skip
 
 _SHORTEST_LAUNCH_NS = 3_000
@@ -73,8 +76,8 @@ _LONGEST_PAUSE_NS = 50_000
 _LONG_WAIT_MS = 1.0
 # From which cause each layer of the picture is, in order of priority.
 _LAYERS = (
-    "communication", "kernels", "queued", "data", "copy", "sync", "capture", "driver", "launch",
-    "communication",
+    "communication", "kernels", "queued", "setup", "data", "copy", "sync", "capture", "driver",
+    "launch", "communication",
 )  # fmt: skip
 
 
@@ -256,6 +259,7 @@ def _layers(trace: Trace, steps: Steps) -> list[Intervals]:
         _select(waiting, talking),
         _select(waiting, after_running & short & ~talking),
         without(_select(waiting, ~short & ~talking), waits_alone(trace, steps)),
+        set_up(trace).parts,
         host["data wait"],
         host["copy"],
         _merged(host["sync"], _after_sync(trace, steps, before_last)),

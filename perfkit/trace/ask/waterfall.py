@@ -45,6 +45,7 @@ from perfkit.trace.ask.limit import Limit, limit_beside
 from perfkit.trace.ask.operators import Nesting
 from perfkit.trace.ask.question import question
 from perfkit.trace.ask.run_ahead import device_step_us
+from perfkit.trace.ask.set_up import set_up
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
     RECORDED_HERE,
@@ -71,19 +72,21 @@ NO_DEVICE = (
 )
 
 #: What can be removed, from the outside in: ``profiler`` (time that only recording takes; removed
-#: first in both orders), ``data`` (the DataLoader), ``sync`` (the device idles because the host
-#: waited for it), ``copy`` (transfers that nothing hides), ``communication`` (likewise),
-#: ``capture`` (of a CUDA graph), ``driver`` (allocating memory, loading code), ``host`` (Python and
-#: other work between operators), ``launch`` (the host calls operators and launches kernels),
-#: ``pauses`` (short ones of the device between queued kernels), ``queued`` (longer ones, whose
-#: cause is not recorded), ``above`` (operators above their least time).
+#: first in both orders), ``setup`` (compiling, first calls), ``data`` (the DataLoader), ``sync``
+#: (the device idles because the host waited for it), ``copy`` (transfers that nothing hides),
+#: ``communication`` (likewise), ``capture`` (of a CUDA graph), ``driver`` (allocating memory,
+#: loading code), ``host`` (Python and other work between operators), ``launch`` (the host calls
+#: operators and launches kernels), ``pauses`` (short ones of the device between queued kernels),
+#: ``queued`` (longer ones, whose cause is not recorded), ``above`` (operators above their least
+#: time).
 CAUSES = (
-    "profiler", "data", "sync", "copy", "communication", "capture", "driver", "host", "launch",
-    "pauses", "queued", "above",
+    "profiler", "setup", "data", "sync", "copy", "communication", "capture", "driver", "host",
+    "launch", "pauses", "queued", "above",
 )  # fmt: skip
 
 # The host's layers in order of priority, and the cause that each is work of; a wait is none.
 _HOST = (
+    ("setup", "setup"),
     ("full queue", ""),
     ("sync", ""),
     ("copy", "copy"),
@@ -96,7 +99,7 @@ _HOST = (
     ("communication", "communication"),
     ("other", "host"),
 )
-_FULL, _COPY = 0, 2  # their places in _HOST
+_FULL, _COPY = 1, 3  # their places in _HOST
 _COMPUTE = 0  # the device's layers: compute, communication, copy, idle
 _IDLE = {"kernels": "pauses"}  # the idle causes under another name here
 
@@ -468,6 +471,7 @@ def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit
     driver = driver_calls(trace, steps)
     layers = {
         **host,
+        "setup": set_up(trace).parts,
         "capture": graph_captures(trace),
         "driver": union(trace.start_ns[driver], trace.end_ns[driver]),
         "full queue": _full_queue(trace, steps),
@@ -523,7 +527,7 @@ def _on_the_host(
 ) -> _Lanes:
     """Without a device: operators are the work, and what is between them is the host's."""
     waited = sum(lengths) - sum(
-        own.get(c, 0) for c in ("launch", "capture", "driver", "host", "copy")
+        own.get(c, 0) for c in ("setup", "launch", "capture", "driver", "host", "copy")
     )
     lane = {"communication": own["communication"], "data": waited - own["communication"]}
     room = sum(lengths) - waited

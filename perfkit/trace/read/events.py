@@ -21,10 +21,10 @@ _LAUNCH = re.compile(r"Launch|Memset|Memcpy")
 # A launch takes some µs; another call of the driver that takes longer than this is not launching.
 _LONGEST_LAUNCH_NS = 100_000
 # NCCL and its kin; and the collectives that torch (symmetric memory), vLLM, SGLang, TensorRT-LLM,
-# AITER and DeepEP bring along: multimem_all_reduce_kernel, oneShotAllReduceKernel …
+# AITER and DeepEP (also as ep::) bring along: multimem_all_reduce_kernel, oneShotAllReduceKernel …
 # A reduction within a block or a warp exchanges nothing with other ranks.
 _COMMUNICATION = re.compile(
-    r"^(nccl|rccl|msccl|nvshmem)|cross_device_|quickreduce::|deep_ep::"
+    r"^(nccl|rccl|msccl|nvshmem)|cross_device_|quickreduce::|\b(deep_)?ep::"
     r"|(?<!block)(?<!block_)(?<!warp)(?<!warp_)(?<!thread)(?<!thread_)"
     r"(all_?(reduce|gather)|reduce_?scatter|all_?to_?all)(_?fusion)?_?kernel",
     re.IGNORECASE,

@@ -122,6 +122,8 @@ _CATEGORIES = {
 }
 # Work of devices whose traces are of another kind: Meta's MTIA, Intel's Gaudi, Glow.
 _OF_OTHER_DEVICES = re.compile(r"^(mtia|hpu|glow)_", re.IGNORECASE)
+# The process in exports of torch.autograd.profiler before Kineto, whose events have no category.
+_OF_THE_OLD_PROFILER = "CPU functions"
 _KERNEL_CATEGORIES = [name for name, kind in _CATEGORIES.items() if kind == Category.KERNEL]
 
 
@@ -142,7 +144,9 @@ _LONGEST_US = 100 * 86_400 * 1e6
 
 # Concrete inputs differ from call to call (scalars); they are kept where FLOPs or bytes need them.
 _NEEDS_CONCRETE = re.compile(
-    r"conv|attention|pool|embedding|index_select|norm_backward|upsample|_pad[123]d", re.IGNORECASE
+    r"conv|attention|pool|embedding|index_select|norm_backward|aten::batch_norm|upsample|"
+    r"_pad[123]d",
+    re.IGNORECASE,
 )
 
 _NOTHING = Args()
@@ -311,6 +315,8 @@ class Gathered:
             for cat, kind, count in zip(self._cats, by_cat, of_cat, strict=True)
             if count and kind == Category.OTHER and _OF_OTHER_DEVICES.match(cat)
         }
+        if _OF_THE_OLD_PROFILER in self._pids:
+            unread["the old torch.autograd.profiler"] = len(columns["cat"])
         columns["category"] = np.array(by_cat, np.uint8)[columns.pop("cat")]
         label = np.array([n.startswith(_LABELS) for n in names], np.bool_)[columns["name_id"]]
         columns["category"][label & (columns["category"] == Category.OP)] = Category.ANNOTATION

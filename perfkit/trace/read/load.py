@@ -353,7 +353,7 @@ def _decode_in_pieces(
     gathered.add(events)
     n_read += len(events)
     if replaced and not dropped:
-        warnings.append("unprintable characters in names were replaced")
+        warnings.append(_REPLACED)
     if dropped:
         warnings.append(f"left out: {plural(dropped, 'event')} that could not be read")
     if not complete:
@@ -374,7 +374,7 @@ def _decode(data: bytes, source: str, warnings: list[str]) -> tuple[list[Event],
     except _BROKEN:
         pass
     else:
-        warnings.append("unprintable characters in names were replaced")
+        warnings.append(_REPLACED)
         return events, metadata
     events, dropped, complete = _salvage(clean)
     if not events:
@@ -396,9 +396,17 @@ def _decode_strict(data: bytes) -> tuple[list[Event], dict[str, Any]]:
     return file.traceEvents, {k: v for k, v in found.items() if v is not None}
 
 
+_REPLACED = "what JSON does not allow was replaced: unprintable characters, or numbers such as inf"
+# Kineto writes inf as the rate of a copy that took no time; Python's json reads and writes NaN.
+_NO_NUMBER = re.compile(rb"(?<=[:,\[])(\s*)-?(?:inf|nan)(?:inity)?(?=\s*[,}\]])", re.IGNORECASE)
+
+
 def _cleaned(data: bytes) -> bytes:
-    """Control characters become spaces (outside strings that is the same), bad UTF-8 "�"."""
+    """Control characters become spaces (outside strings that is the same), bad UTF-8 "�"; inf and
+    NaN, which JSON does not know, become null.
+    """
     table = bytes(32 if i < 32 else i for i in range(256))
+    data = _NO_NUMBER.sub(rb"\1null", data)
     return data.translate(table).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").encode()
 
 
