@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from perfkit._version import __version__
@@ -26,6 +27,7 @@ from perfkit.course.ledger.records import (
 )
 
 SCHEMA = "perfkit.records/1"
+_CLOCKS_DIFFER = timedelta(days=1)
 _LARGEST_BYTES = 16 << 20  # all claims on a dozen devices have a few megabytes
 
 
@@ -60,7 +62,8 @@ def read_export(path: Path) -> tuple[Record, ...]:
 
     Raises:
         RecordError: the file cannot be read or has another schema, or a record in it is incomplete,
-            was edited, was made on a played GPU, or is of an unknown claim or lesson.
+            was edited, was made on a played GPU, is of an unknown claim or lesson, or of a time in
+            the future.
     """
     try:
         if path.stat().st_size > _LARGEST_BYTES:
@@ -89,6 +92,11 @@ def read_export(path: Path) -> tuple[Record, ...]:
         lessons = {c.number for c in criteria(claims=[record.claim])}
         if record.number not in lessons | set(claims()[record.claim].lessons):
             raise RecordError(f"{where}: lesson {record.number} does not test claim {record.claim}")
+        if datetime.fromisoformat(record.provenance.when_utc) > datetime.now(UTC) + _CLOCKS_DIFFER:
+            raise RecordError(
+                f"{where} is of {record.provenance.when_utc}, in the future: nothing is imported, "
+                "as it would always be the newest; is this machine's clock right, and theirs?"
+            )
         found.append(record)
     return tuple(found)
 

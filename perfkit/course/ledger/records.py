@@ -12,7 +12,8 @@ second one's file is ``<claim>-<lesson>.json``. The schema is ``perfkit.record/2
     sentence      the outcome in one sentence
     figures       {name: {value, unit, low, high, kind}}; low and high may be null
     device        {slug, name, type: torch's, as "cpu" or "cuda", gpus: how many were visible}
-    provenance    kind "recorded", machine, device, versions, when_utc, command, seed
+    provenance    kind "recorded", machine, device, versions, when_utc (as 2026-01-31T12:00:00+00:00),
+                  command, seed
     notebook      file name of the notebook whose cell settled the claim
     notebook_hash "sha256:…" of the code that was run (:mod:`perfkit.course.ledger.notebook`)
     budget_scale  by what PERFKIT_BUDGET_SCALE multiplied the cells' measuring budgets
@@ -33,7 +34,9 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -345,6 +348,7 @@ class _Saved(Struct, tag_field="schema"):
         lesson_number(self.lesson)  # refuses an invalid lesson
         if self.provenance.kind != "recorded":
             raise ValueError(f"its figures are {self.provenance.kind!r:.40}, not recorded")
+        _check_time(self.provenance.when_utc)
 
     def record(self, **more: Any) -> Record:
         return Record(
@@ -386,6 +390,15 @@ def _record(content: Mapping[str, Any]) -> Record:
     kind: Any = _SavedOfAProgram | _SavedOfANotebook
     found: _Saved = as_struct(content, kind)
     return found.record()
+
+
+def _check_time(when: str) -> None:
+    # as perfkit writes it, so that of two texts the later time is the greater
+    with suppress(ValueError):
+        time = datetime.fromisoformat(when)
+        if time.tzinfo is not None and time.astimezone(UTC).isoformat(timespec="seconds") == when:
+            return
+    raise ValueError(f"its when_utc {when!r:.60} is no time like 2026-01-31T12:00:00+00:00")
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -128,6 +128,15 @@ def sealed(record: Record, **changes: Any) -> dict[str, Any]:
             {"schema": "perfkit.records/1", "records": [sealed(made(), figures=_TOO_LARGE)]},
             "record 1 is not a complete record: .*a figure must be a finite number",
         ),
+        *(
+            ({"schema": "perfkit.records/1", "records": [made(when=when).to_dict()]}, says)
+            for when, says in (
+                ("9999-12-31", "record 1 .* its when_utc '9999-12-31' is no time like 2026-"),
+                ("<b>zz", "record 1 .* its when_utc '<b>zz' is no time like 2026-"),
+                ("2026-01-02T03:04:05", "record 1 .* '2026-01-02T03:04:05' is no time like"),
+                ("9999-12-31T00:00:00+00:00", "1 is of 9999-12-31T00:00:00.00:00, in the future"),
+            )
+        ),
     ],
 )
 def test_what_is_not_sound_is_refused_as_a_whole(
