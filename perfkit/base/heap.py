@@ -1,4 +1,4 @@
-"""What malloc has handed out: exact where the resident set is not."""
+"""What malloc has handed out, exact where the resident set is not; and what it need not keep."""
 
 from __future__ import annotations
 
@@ -41,3 +41,22 @@ def heap_bytes() -> int | None:
         return None
     info = function()
     return int(info.uordblks + info.hblkhd)
+
+
+@functools.cache
+def _malloc_trim() -> Any:
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return None
+
+
+def give_back() -> None:
+    """Hand the free pages of glibc's malloc back to the system; nothing elsewhere.
+
+    It keeps what was freed below a block in use: a million events that are read leave gigabytes.
+    About 1 ms in a process that has loaded torch.
+    """
+    function = _malloc_trim()
+    if function is not None:
+        function(0)

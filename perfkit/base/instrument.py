@@ -19,7 +19,9 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, ParamSpec, TypeVar
+from weakref import WeakMethod
 
 from perfkit.base.heard import hear, raised_by_handler
 
@@ -71,7 +73,11 @@ class Instrument:
         hear()
         self.name = name
         self.failure: Failure | None = None
-        self._switch_off = switch_off
+        # Mostly a method of what owns this instrument, and as weak: as a cycle, a recording would
+        # stay in memory until Python's collector comes by.
+        self._switch_off: Callable[[], Callable[[], object] | None] = (
+            WeakMethod(switch_off) if isinstance(switch_off, MethodType) else lambda: switch_off
+        )
         self._let_pass = let_pass
 
     @property
@@ -152,9 +158,10 @@ class Instrument:
             text = " ".join(str(error).split())
             told = f"{told}: {text[:200]}" if text else told
         self.failure = Failure(self.name, during, told, where)
-        if self._switch_off is not None:
+        switch_off = self._switch_off()
+        if switch_off is not None:
             with suppress(Exception):  # the first failure says enough
-                self._switch_off()
+                switch_off()
 
     def _caught(self, error: Exception, during: str) -> None:
         is_meant = False

@@ -846,6 +846,15 @@ def forget_running_profiler() -> None:
         torch.autograd.profiler._is_profiler_enabled = False
 
 
+def forget_events(profile: Any) -> None:
+    """Free the events of a ``torch.profiler.profile`` that has ended and has been read.
+
+    It refers to itself (``action_map``): without this they stay until Python's collector comes by,
+    some hundred profiles later (pytorch/pytorch#193348).
+    """
+    profile.profiler = None
+
+
 def recorded_lists(
     profile: Any, names: Mapping[str, int]
 ) -> list[tuple[str, int, list[list[tuple[tuple[int, ...], str]] | None]]]:

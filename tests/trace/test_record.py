@@ -555,7 +555,7 @@ def test_events_that_take_too_much_memory_end_the_recording(
     assert recording.n_steps_seen == 8
     (told,) = [w for w in recording.warnings if "events" in w]
     assert "after 0 whole steps" in told
-    assert "1,000,000 of them" in told
+    assert "500,000 of them" in told
     assert "-n 1" not in told  # fewer steps than none
     assert ("run the code once before" in told) == (warmup != 1)
     assert not any("warm-up" in w for w in recording.warnings)
@@ -583,14 +583,26 @@ def test_the_tensors_of_a_step_are_no_events(warmup: int, monkeypatch: pytest.Mo
     assert not any("events" in w for w in recorder.recording.warnings)
 
 
-def test_events_are_what_is_more_at_the_end_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was larger once would take as many events as fit below its peak."""
-    sizes = iter([1_000, 1_000, 1_000 + 2**20, 1_001 + 2**20, 0])
-    monkeypatch.setattr("perfkit.trace.record.record._MEMORY_BYTES", 2**20)
+@pytest.mark.parametrize(
+    ("warmup", "at_ends", "n_steps"),
+    [
+        # the first look is where recording begins, so that the first step's events count
+        (1, [1_000, 1_001 + 2**20], 1),
+        # without warm-up the first step makes what stays: its optimizer's tensors
+        (0, [1_000 + 2**20, 1_001 + 2**21], 2),
+        # a process that was larger once would take as many events as fit below its peak
+        (1, [1_000, 1_000, 1_000, 1_000 + 2**20, 1_001 + 2**20], 4),
+    ],
+)
+def test_events_are_what_is_more_at_the_end_of_each_step(
+    warmup: int, at_ends: list[int], n_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = iter(at_ends)
+    monkeypatch.setattr("perfkit.trace.record.record._KEPT_BYTES", 2**20)
     monkeypatch.setattr("perfkit.trace.record.lines.heap_bytes", lambda: next(sizes))
-    recording = _record(9, steps=6, warmup=1)
-    assert recording.n_steps_profiled == 4
-    assert any("after 4 whole steps" in w for w in recording.warnings)
+    recording = _record(9, steps=6, warmup=warmup)
+    assert recording.n_steps_profiled == n_steps
+    assert any(f"after {n_steps} whole step" in w for w in recording.warnings)
 
 
 @pytest.mark.parametrize(("steps", "n_in_all", "n_notes"), [(1, 4, 0), (2, 2, 1)])

@@ -12,8 +12,8 @@ second one's file is ``<claim>-<lesson>.json``. The schema is ``perfkit.record/2
     sentence      the outcome in one sentence
     figures       {name: {value, unit, low, high, kind}}; low and high may be null
     device        {slug, name, type: torch's, as "cpu" or "cuda", gpus: how many were visible}
-    provenance    kind "recorded", machine, device, versions, when_utc (as 2026-01-31T12:00:00+00:00),
-                  command, seed
+    provenance    kind "recorded", machine, device, versions, when_utc as
+                  2026-01-31T12:00:00+00:00, command, seed
     notebook      file name of the notebook whose cell settled the claim
     notebook_hash "sha256:…" of the code that was run (:mod:`perfkit.course.ledger.notebook`)
     budget_scale  by what PERFKIT_BUDGET_SCALE multiplied the cells' measuring budgets

@@ -213,6 +213,7 @@ class Sampler:
         on_deadline: called in the sampler's thread when the deadline has passed or the memory
             limit is reached, once for each deadline.
         memory_limit_bytes: how much this process may grow, see :meth:`allow_memory`.
+        kept_limit_bytes: how much of that may stay at the end of a step, see :meth:`steps_grew`.
     """
 
     def __init__(
@@ -223,6 +224,7 @@ class Sampler:
         samples_per_s: float = SAMPLES_PER_S,
         on_deadline: Callable[[], None] | None = None,
         memory_limit_bytes: int | None = None,
+        kept_limit_bytes: int | None = None,
     ) -> None:
         self._thread_id = thread_id
         self._enabled = enabled
@@ -231,9 +233,11 @@ class Sampler:
         self._rate = samples_per_s
         self._on_deadline = on_deadline
         self._memory_limit_bytes = memory_limit_bytes
+        self._kept_limit_bytes = kept_limit_bytes
         self._memory_ceiling_bytes: int | None = None
         self._highest_bytes = 0  # of the looks so far
         self._step_end_bytes: int | None = None
+        self.kept_bytes = 0  # by the last step, more than at the first look at a step's end
         self._samples: list[Sample] = []
         self._background: list[Sample] = []
         self._since_s = 0.0  # samples taken before are forgotten
@@ -264,32 +268,31 @@ class Sampler:
         self._deadline_s = monotonic_s
         self._wake.set()
 
-    def allow_memory(self) -> None:
+    def allow_memory(self, *, at_step_end: bool = False) -> None:
         """From now on this process may grow by ``memory_limit_bytes`` until the deadline comes.
 
         Events are not all that grows: the tensors of a step come and go. So what counts is what is
         above the most that the process has had before, and what :meth:`steps_grew` sees.
         """
         self.memory_was_full = False
-        self._step_end_bytes = None
+        self._step_end_bytes = _used_bytes() if at_step_end else None
         if self._memory_limit_bytes is not None:
             known = max(resident_bytes(), peak_resident_bytes() or self._highest_bytes)
             self._memory_ceiling_bytes = known + self._memory_limit_bytes
 
     def steps_grew(self) -> bool:
-        """At the end of a step: whether the process has grown by the limit since the first one.
+        """At the end of a step: whether steps have left ``kept_limit_bytes`` behind.
 
         By then the tensors of the step are freed, and a process that was larger once may take more
         events than it should.
         """
-        if self._memory_limit_bytes is None:
+        if self._kept_limit_bytes is None:
             return False
-        now = heap_bytes()
-        if now is None:
-            now = resident_bytes()
+        now = _used_bytes()
         if self._step_end_bytes is None:
             self._step_end_bytes = now
-        grew = now - self._step_end_bytes > self._memory_limit_bytes
+        self.kept_bytes = now - self._step_end_bytes
+        grew = self.kept_bytes > self._kept_limit_bytes
         self.memory_was_full |= grew
         return grew
 
@@ -328,6 +331,7 @@ class Sampler:
         self._end()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join(timeout=_JOIN_S)
+        self._on_deadline = None  # mostly a method of its owner's: no cycle stays
 
     def _end(self) -> None:
         self._closed = True
@@ -431,6 +435,11 @@ class Sampler:
             else ()
         )
         return LineSamples(tuple(merged[x] for x in order), n, self._rate, warnings, taken)
+
+
+def _used_bytes() -> int:
+    heap = heap_bytes()
+    return resident_bytes() if heap is None else heap
 
 
 @dataclass(frozen=True)

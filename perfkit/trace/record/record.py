@@ -44,12 +44,13 @@ from perfkit.base.backward_passes import BackwardPasses
 from perfkit.base.compiling import CompileReport, CompileWatch
 from perfkit.base.device import here, in_use, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
+from perfkit.base.heap import give_back
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.busy import Busy, BusyMark
 from perfkit.base.machine.loading import LoaderLooks
 from perfkit.base.uninterrupted import Uninterrupted, surely
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
+from perfkit.base.words import fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, RECORDED_HERE, Category, Trace
 from perfkit.trace.read.events import is_data_wait
 from perfkit.trace.read.load import load
@@ -71,6 +72,7 @@ from perfkit.trace.record.profiler import (
     wait_for_devices,
 )
 from perfkit.trace.record.quiet import quiet_profiler
+from perfkit.trace.record.reading import Reading, tell_end
 from perfkit.trace.record.waits import waiting_share
 
 STEPS = 6
@@ -86,10 +88,13 @@ _UNFINISHED_MARK = "perfkit unfinished step"
 
 # One step may be longer than max_seconds; it is waited for, up to this many times as long.
 _PATIENCE = 5
-# Tiny ops make a million events a second, at about 1 KB each; then time is no bound. torch does not
-# tell how many events it holds, so what they take is looked at.
-_MOST_EVENTS = 1_000_000
-_MEMORY_BYTES = _MOST_EVENTS * 1024
+# Tiny ops make a million events a second; then time is no bound. Each takes about 8 µs to end and
+# to read, and 1.5 KB then. Torch does not tell how many it holds, so what they take is looked at,
+# 240 bytes each until then; within a step, whose tensors take memory, too, only roughly.
+_MOST_EVENTS = 500_000
+_EVENT_BYTES = 240
+_KEPT_BYTES = _MOST_EVENTS * _EVENT_BYTES
+_MEMORY_BYTES = 2**30
 
 # Kept for the median of unprofiled steps; more would not move it.
 _MOST_UNPROFILED = 1000
@@ -433,6 +438,7 @@ class Recorder:
             enabled=self._with_lines,
             on_deadline=guarded(self._deadline_passed),
             memory_limit_bytes=_MEMORY_BYTES,
+            kept_limit_bytes=_KEPT_BYTES,
         )
         self._sampler.start()
         self._sampler.watch()
@@ -745,10 +751,10 @@ class Recorder:
             return
         self._state = "active"
         self._time_is_up = False
-        self._open_mark(f"{_STEP_MARK}0")
         assert self._sampler is not None
+        self._sampler.allow_memory(at_step_end=self._n_steps > 0)  # before the step: takes up to ms
+        self._open_mark(f"{_STEP_MARK}0")
         self._sampler.resume(forget=True)
-        self._sampler.allow_memory()
         self._sampler.set_deadline(time.monotonic() + self._max_seconds)
         assert self._gc is not None
         self._gc.forget()
@@ -821,6 +827,7 @@ class Recorder:
                 if self._profile is not None:
                     began_s = time.perf_counter()
                     self._raw = raw_trace(self._profile)
+                    torch_compat.forget_events(self._profile)
                     self._profile = None
                     read_s = time.perf_counter() - began_s
                     self._stop_s += read_s
@@ -947,6 +954,7 @@ class Recorder:
                 self._busy = self._busy_mark.until_now()
             if self._looks is not None:
                 self._looks.look(now=True)
+            tell_end(self._events_about())
         finally:
             try:
                 self._end_profiler()
@@ -956,6 +964,12 @@ class Recorder:
                     self._step_began_s += self._stop_s  # of a step in whose middle this is
                 self._ended_as = before
                 self._skip_interval = before != "active" or self._n_profiled < self.steps
+
+    def _events_about(self) -> float:
+        if self._sampler is None or not self._n_profiled:
+            return 0.0  # unknown: what a first step leaves are tensors, too
+        n_steps = self._n_profiled + (0 if self._late else self.warmup)
+        return self._sampler.kept_bytes / _EVENT_BYTES * n_steps / self._n_profiled
 
     def _end_profiler(self) -> None:
         """Stop our profiler if it is still running; what torch holds otherwise is not ours."""
@@ -974,16 +988,21 @@ class Recorder:
 
     def _read(self) -> Recording:
         began_s = time.perf_counter()
+        reading = Reading(self._stop_s)
         raw = raw_trace(self._profile) if self._raw is None else self._raw
         if self._ended_as == "active":
             # The mark that was open when the region ended is no step.
             unfinished = f'"{_STEP_MARK}{self._n_profiled}"'.encode()
             raw = raw.replace(unfinished, f'"{_UNFINISHED_MARK}"'.encode())
-        trace = replace(load(raw), source=RECORDED_HERE)
+        trace = replace(load(raw, progress=reading.read), source=RECORDED_HERE)
         if self._profile is not None and self._options["record_shapes"]:
             with self._instrument.guard("reading the shapes of lists"):
                 trace = with_lists(trace, self._profile)
-        self._profile = self._raw = None  # torch's own copy of the events
+        if self._profile is not None:
+            torch_compat.forget_events(self._profile)
+        self._profile = self._raw = None
+        give_back()
+        reading.done()
         read_s = time.perf_counter() - began_s
         assert self._sampler is not None
         self._ran_ahead = self._host_ran_ahead(trace)
@@ -1044,9 +1063,9 @@ class Recorder:
         elif self._is_full and self._n_profiled < self.steps:
             doubts.append(
                 f"recording ended early, after {plural(self._n_profiled, 'whole step')}: "
-                f"meanwhile this process grew by more than {fmt_bytes(_MEMORY_BYTES)}, the most "
-                f"that perfkit lets the events take (about {fmt_count(_MOST_EVENTS)} of them); "
-                f"your code ran on unrecorded; {self._what_fits()}"
+                "meanwhile this process grew by more than perfkit lets the events take (about "
+                f"{fmt_count(_MOST_EVENTS)} of them); your code ran on unrecorded; "
+                f"{self._what_fits()}"
             )
         elif self._n_steps and self._n_profiled < self.steps:
             doubts.append(self._why_so_few())
