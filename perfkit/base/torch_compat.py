@@ -11,6 +11,7 @@ import functools
 import inspect
 import re
 import sys
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -587,21 +588,28 @@ def forward_runs(hooks: Any) -> bool:
     return False
 
 
+_module_hooks: dict[int, weakref.ref[Callable[[Any, Any], None]]] = {}
+
+
 def module_hook_switch(
     hook: Callable[[Any, Any], None],
 ) -> tuple[Callable[[], None], Callable[[], bool]]:
     """A hook before the forward pass of every module, that is cheap to turn on and off.
 
-    Returns how to turn it on, and off, which says whether it was on; it is off at first. Under the
-    same number each time: code that torch.compile has made is made again if the hooks are others
-    than before. Hides ``torch.nn.modules.module._global_forward_pre_hooks``.
+    Returns how to turn it on, and off, which says whether it was on; it is off at first. Code that
+    torch.compile has made is made again, eight times and then no more, if the hooks' numbers are
+    others than before: so the number stays, and is that of an earlier hook that is gone. Hides
+    ``torch.nn.modules.module._global_forward_pre_hooks``.
     """
     from torch.nn.modules import module
 
     hooks: Any = module._global_forward_pre_hooks
-    handle = module.register_module_forward_pre_hook(hook)
-    number = handle.id
-    handle.remove()
+    number = next((one for one, its in _module_hooks.items() if its() is None), None)
+    if number is None:
+        handle = module.register_module_forward_pre_hook(hook)
+        number = handle.id
+        handle.remove()
+    _module_hooks[number] = weakref.ref(hook)
 
     def on() -> None:
         hooks[number] = hook

@@ -244,6 +244,7 @@ class Phases:
         for call in undo:
             with self._instrument.guard("ending"):
                 call()
+        self._modules_on, self._modules_off = _nothing, _were_off
 
     def take(self, until_ns: int | None = None) -> tuple[int, ...]:
         """Nanoseconds of each of :data:`PHASES` since the last call; a step is over.

@@ -94,3 +94,21 @@ def test_a_profile_of_code_that_compiles_nothing_says_nothing_of_it() -> None:
     found = profile(step, steps=2, warmup=1)
     assert found.compiled is None
     assert "torch.compile:" not in str(found)
+
+
+def test_code_that_is_profiled_again_and_again_is_compiled_once() -> None:
+    """What a profile saw compiled, torch compiles with its hook; after eight times it gives up."""
+    graphs = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    net = torch.nn.Linear(8, 8)
+    run = torch.compile(lambda x: net(x).sum(), backend=backend)
+    kept = []
+    for _ in range(9):
+        with profile(steps=1, warmup=0) as found:
+            run(torch.ones(4, 8))
+        kept.append(found)
+    assert len(graphs) == 1
