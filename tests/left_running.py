@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from pathlib import Path
 
 from torch.optim import optimizer
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -27,6 +29,16 @@ def assert_events_are_recorded_once() -> None:
         raise AssertionError(f"each event is recorded {n} times: a profiler has left its callback")
 
 
+def _programs_of_children() -> list[str]:
+    tasks = Path("/proc/self/task")
+    lists = [path.read_text() for path in tasks.glob("*/children")] if tasks.exists() else []
+    found = []
+    for child in " ".join(lists).split():
+        with contextlib.suppress(OSError):
+            found.append(Path(f"/proc/{child}/cmdline").read_text().replace("\0", " "))
+    return found
+
+
 def assert_nothing_runs() -> None:
     """Raise AssertionError if a profiler, a global optimizer hook or a sampler is left running."""
     left = []
@@ -34,6 +46,8 @@ def assert_nothing_runs() -> None:
         left.append("a profiler")
     if hooks := n_optimizer_step_hooks():
         left.append(f"{hooks} global optimizer hooks")
-    left += [t.name for t in threading.enumerate() if t.name.startswith("perfkit-lines")]
+    ours = ("perfkit-lines", "perfkit-deadline")
+    left += [t.name for t in threading.enumerate() if t.name.startswith(ours)]
+    left += [name for name in _programs_of_children() if "stack_reader" in name]
     if left:
         raise AssertionError(f"left running: {', '.join(left)}")

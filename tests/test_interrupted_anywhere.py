@@ -56,7 +56,13 @@ def _watch() -> None:
 _RUNS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "profile": (
         _profile,
-        ("record/record.py", "record/lines.py", "record/quiet.py", "base/stand_in.py"),
+        (
+            "record/record.py",
+            "record/deadline.py",
+            "base/line_sampler.py",
+            "record/quiet.py",
+            "base/stand_in.py",
+        ),
     ),
     "account": (lambda: perfkit.account(_step), ("memory/tracker.py", "memory/account.py")),
     "find_leaks": (lambda: perfkit.find_leaks(_step, steps=8), ("memory/leaks.py",)),

@@ -67,6 +67,7 @@ class Case:
         steps: the steps in them.
         breakdown: their split.
         lines: samples of source lines; none for a trace from a file.
+        worker_lines: the same of the DataLoader's workers.
         facts: what the trace does not contain; empty for a trace from a file.
         is_file: whether it is a trace from a file, about which nothing else is known.
         surplus_ms: by how much these steps are longer than steps without the profiler.
@@ -81,6 +82,7 @@ class Case:
     is_file: bool = False
     surplus_ms: float = 0.0
     is_surplus_clear: bool = True
+    worker_lines: LineSamples = NO_LINES
 
     @cached_property
     def nesting(self) -> Nesting:

@@ -54,7 +54,8 @@ class Profile(Shown):
     Attributes:
         breakdown: where the steps' time went.
         operators: sorted by self time.
-        lines: sorted by share of samples; empty for a trace from a file.
+        lines: of all steps like these, sorted by share of samples; empty for a trace from a file.
+        worker_lines: the same of the DataLoader's workers, of the whole code.
         syncs: host-device syncs, sorted by cost.
         diagnosis: what bounds the step, and what to do.
         step: the profiled steps' lengths in ms (median, interval, n), without empty steps.
@@ -95,6 +96,7 @@ class Profile(Shown):
     compiled: CompileReport | None = None
     compiles_in_steps: bool = False
     limit: Limit | None = None
+    worker_lines: LineSamples = NO_LINES
 
     @property
     def steps_of_compiling(self) -> int | None:
@@ -157,6 +159,7 @@ class Profile(Shown):
             ],
             "operators": [asdict(o) for o in self.operators],
             "lines": [asdict(x) for x in self.lines.lines],
+            "worker_lines": [asdict(x) for x in self.worker_lines.lines],
             "syncs": [asdict(s) for s in self.syncs],
             "cost": None if self.cost is None else asdict(self.cost),
             "coverage": (
@@ -177,8 +180,8 @@ class Profile(Shown):
         """One table as a pandas DataFrame.
 
         Args:
-            what: ``operators``, ``steps`` (host and device classes in µs), ``lines``, ``syncs``
-                or ``findings``.
+            what: ``operators``, ``steps`` (host and device classes in µs), ``lines``,
+                ``worker_lines``, ``syncs`` or ``findings``.
 
         Raises:
             UsageError: there is no such table.
@@ -196,6 +199,7 @@ class Profile(Shown):
                 for s in self.breakdown.steps
             ],
             "lines": lambda: [asdict(x) for x in self.lines.lines],
+            "worker_lines": lambda: [asdict(x) for x in self.worker_lines.lines],
             "syncs": lambda: [asdict(s) for s in self.syncs],
             "findings": lambda: [f.to_dict() for f in self.diagnosis.findings],
         }
@@ -273,6 +277,7 @@ def explain(recording: Recording | Trace, *, is_step: bool = False) -> Profile:
         trace, lines, facts = recording, NO_LINES, Facts()
         cost, raw, doubts = None, b"", recording.warnings
         origin = _recorded(trace)
+    of_workers = recording.worker_lines if isinstance(recording, Recording) else NO_LINES
     outside = recording.elsewhere if isinstance(recording, Recording) else None
     busy = recording.busy if isinstance(recording, Recording) else None
     steps = find_steps(trace)
@@ -288,6 +293,7 @@ def explain(recording: Recording | Trace, *, is_step: bool = False) -> Profile:
         is_file=not isinstance(recording, Recording),
         surplus_ms=0.0 if cost is None else cost.surplus_ms,
         is_surplus_clear=cost is None or cost.is_clear,
+        worker_lines=of_workers,
     )
     # an empty mark has a length, but is not a step
     step = summarize([s.wall_ns / 1e6 for s in split.steps if not s.is_empty] or split.wall_ms)
@@ -296,6 +302,7 @@ def explain(recording: Recording | Trace, *, is_step: bool = False) -> Profile:
         breakdown=split,
         operators=case.operators,
         lines=lines,
+        worker_lines=of_workers,
         syncs=case.syncs,
         diagnosis=diagnose(
             case,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import tempfile
@@ -60,13 +61,23 @@ class LineChild:
         """Whether nobody has ended it; it may have ended by itself."""
         return self._ending.alive
 
-    def hear(self) -> Any:
+    def has_said(self, within_s: float) -> bool:
+        """Whether there is something to hear, or it has ended, within so many seconds."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], within_s)[0])
+
+    def hear(self, within_s: float | None = None) -> Any:
         """Its next line.
+
+        Args:
+            within_s: seconds after which it is ended.
 
         Raises:
             EndedError: it ended; :meth:`end` need not be called.
         """
         assert self._process.stdout is not None
+        if within_s is not None and not self.has_said(within_s):
+            self.kill()
         line = self._process.stdout.readline()
         if line:
             return json.loads(line)

@@ -94,6 +94,11 @@ def _profile(p: Profile) -> Document:
             _operators_table(p.operators, len(p.breakdown.steps)),
             *_fall_tables(p),
             _lines_table(p.lines),
+            *(
+                (_lines_table(p.worker_lines, "Lines of the DataLoader's workers"),)
+                if p.worker_lines.lines
+                else ()
+            ),
             _syncs_table(p.syncs),
             *(() if p.is_piece else _steps_tables(p.breakdown)),
         ),
@@ -298,7 +303,7 @@ def _operators_table(operators: Sequence[Operator], n_steps: int) -> Table:
     )
 
 
-def _lines_table(lines: LineSamples) -> Table:
+def _lines_table(lines: LineSamples, title: str = "Top source lines") -> Table:
     """The source lines most often seen; below a framework, the package's own."""
     shown = lines.by_line()[:_TOP_LINES]
     rows = []
@@ -306,21 +311,28 @@ def _lines_table(lines: LineSamples) -> Table:
         code = line.source or line.function
         if line.is_inside:
             code = f"{line.inner_function}: {line.inner_text}"
+        if line.mostly:
+            code += f"  ({fmt_share(line.mostly_share)} in {line.mostly})"
         where = line.inner if line.is_inside else line.where
-        rows.append((where, fmt_share(line.share), fmt_count(line.n_samples), code))
+        within = "–".join(fmt_share(x) for x in line.interval)
+        rows.append((where, fmt_share(line.share), within, fmt_count(line.n_samples), code))
     below = dict.fromkeys(line.where for line in shown if line.is_inside)
     note = f"{plural(lines.n_samples, 'sample')}, {lines.samples_per_s:g} a second"
     if below:
         note += f"; lines of packages are called from {' and '.join(below)}"
     return Table(
-        title="Top source lines",
+        title=title,
         note=note,
-        header=("line", "share", "samples", "code"),
+        header=("line", "share", "95 %", "samples", "code"),
         rows=tuple(rows),
-        align="<>><",
-        code="...c",
+        align="<>>><",
+        code="....c",
         brief=False,
     )
+
+
+def _worker_tables(lines: LineSamples) -> tuple[Table, ...]:
+    return (_lines_table(lines, "Lines of the DataLoader's workers"),) if lines.lines else ()
 
 
 def _syncs_table(syncs: Sequence[Sync]) -> Table:

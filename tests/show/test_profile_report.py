@@ -254,6 +254,6 @@ def test_below_a_framework_the_packages_lines_are_named_in_a_table_that_fits() -
         "transformers/trainer.py:2164",
         "cell [2], line 9",
     ]
-    assert found.rows[0][3].startswith("Trainer.training_step: loss = ")
+    assert found.rows[0][-1].startswith("Trainer.training_step: loss = ")
     assert "called from cell [3], line 5" in found.note
     assert max(len(row) for row in _table(found).splitlines()) <= 96

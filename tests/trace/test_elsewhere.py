@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from perfkit.base.line_sampler import Frame
 from perfkit.trace.record.elsewhere import Elsewhere, elsewhere
 from perfkit.trace.record.lines import Line, LineSamples, Sample, _Key, common_frame
 
@@ -14,7 +15,7 @@ _keys: dict[str, _Key] = {}
 
 def _named(text: str) -> _Key:
     """A sample without a stack, for a line of this text."""
-    return _Key((lambda: None).__code__, len(_keys), False, text, None, 0)
+    return _Key(Frame("a.py", "f", len(_keys)), called=text)
 
 
 def _lines_of(samples: Sequence[Sample]) -> LineSamples:
@@ -34,28 +35,24 @@ def _lines_of(samples: Sequence[Sample]) -> LineSamples:
 
 def _key(*texts: str) -> _Key:
     """A stack of these functions of the user's, outermost first."""
-    chain = []
-    for number, text in enumerate(texts, 1):
-        space: dict[str, object] = {}
-        exec(compile(f"def {text}(): pass", "<ipython-input-1-x>", "exec"), space)
-        chain.append((space[text].__code__, number))  # type: ignore[attr-defined]
-    code, line = chain[-1]
-    return _Key(code, line, False, "torch.x", None, 0, tuple(reversed(chain)))
+    chain = [Frame("<ipython-input-1-x>", text, line) for line, text in enumerate(texts, 1)]
+    return _at(*reversed(chain))
+
+
+def _at(*chain: Frame) -> _Key:
+    """Below the first of these lines, called from the others."""
+    return _Key(chain[0], called="torch.x", chain=chain)
 
 
 def test_what_the_samples_have_in_common_is_the_call() -> None:
     leaves = [_key("train", "evaluate", f"layer_{i % 5}") for i in range(20)]
-    stacks = [tuple(reversed(key.chain)) for key in leaves]
-    same = {text: stacks[0][i] for i, text in enumerate(("train", "evaluate"))}
-    samples = []
-    for key, stack in zip(leaves, stacks, strict=True):
-        chain = (stack[-1], same["evaluate"], same["train"])
-        samples.append(Sample(0.0, _Key(key.code, key.line, False, "x", None, 0, chain)))
+    samples = [Sample(0.0, key) for key in leaves]
+    train = leaves[0].chain[-1]
     found = common_frame(samples)
     assert found is not None
     assert (found.place, found.share) == ("cell [1], line 2", 1.0)
     # where ordinary samples run below "evaluate" too, it is no news
-    usual = [Sample(0.0, _Key(leaves[0].code, 1, False, "x", None, 0, (same["train"],)))] * 20
+    usual = [Sample(0.0, _at(train))] * 20
     again = common_frame(samples, usual)
     assert again is not None
     assert again.place == "cell [1], line 2"
@@ -69,11 +66,10 @@ def test_what_the_samples_have_in_common_is_the_call() -> None:
 
 def test_of_a_librarys_callers_the_most_frequent_is_named() -> None:
     """It was the last one."""
-    space: dict[str, object] = {}
-    exec(compile("def load(): pass", "/x/site-packages/lib/io.py", "exec"), space)
-    line = (space["load"].__code__, 7)  # type: ignore[attr-defined]
-    callers = [_key("often").chain[0]] * 3 + [(_key("seldom").chain[0][0], 5)]
-    samples = [Sample(0.0, _Key(*line, False, "x", None, 0, (line, caller))) for caller in callers]
+    line = Frame("/x/site-packages/lib/io.py", "load", 7)
+    cell = "<ipython-input-1-x>"
+    callers = [Frame(cell, "often", 1)] * 3 + [Frame(cell, "seldom", 5)]
+    samples = [Sample(0.0, _at(line, caller)) for caller in callers]
     found = common_frame(samples)
     assert found is not None
     assert found.place == "lib/io.py:7 in load (called from cell [1], line 1 and 1 other line)"
@@ -84,9 +80,8 @@ def test_a_comprehension_is_not_told_as_below_its_own_line(
 ) -> None:
     monkeypatch.setattr("perfkit.trace.record.lines._source", lambda line: "[f(x) for x in y]")
     outer = _key("train").chain[0]
-    inner = (_key("listcomp").code, outer[1])  # a frame of its own on the same line
-    chain = (inner, outer)
-    samples = [Sample(0.0, _Key(inner[0], inner[1], False, "x", None, 0, chain))] * 20
+    inner = outer._replace(function="train.<locals>.<listcomp>")  # on the same line
+    samples = [Sample(0.0, _at(inner, outer))] * 20
     other = [Sample(0.0, _key("other"))] * 20
     found = common_frame(samples, other)
     assert found is not None
@@ -97,9 +92,7 @@ def test_the_call_of_main_says_nothing_where_all_steps_run_below_it() -> None:
     """Slow steps without a line of their own: named is the line that took most of them."""
     main = _key("main").chain[0]
     lines = [_key("main", text) for text in ("backward", "forward")]
-    backward, forward = (
-        _Key(k.code, k.line, False, "x", None, 0, (k.chain[0], main)) for k in lines
-    )
+    backward, forward = (_at(k.frame, main) for k in lines)
     for text, key in (("loss.backward()", backward), ("model(x)", forward)):
         _keys[text] = key
     steps = [(0.1 * i, 0.1 * (i + 1)) for i in range(20)] + [(2.0, 4.0)]
@@ -117,8 +110,8 @@ def test_a_slow_step_is_an_ordinary_one_too_whose_lines_are_not_what_is_beyond_i
     main, evaluate = _key("main").chain[0], _key("main", "evaluate").chain[0]
     train = _key("main", "train", "backward").chain[0]
     leaves = [_key(f"layer_{i}").chain[0] for i in range(4)]
-    backward = _Key(*train, False, "x", None, 0, (train, main))
-    looks = [_Key(*leaf, False, "x", None, 0, (leaf, evaluate, main)) for leaf in leaves]
+    backward = _at(train, main)
+    looks = [_at(leaf, evaluate, main) for leaf in leaves]
     for text, key in zip(("loss.backward()", *"abcd"), (backward, *looks), strict=True):
         _keys[text] = key
     steps = [(0.1 * i, 0.1 * (i + 1)) for i in range(20)] + [(2.0, 2.25)]
@@ -127,7 +120,7 @@ def test_a_slow_step_is_an_ordinary_one_too_whose_lines_are_not_what_is_beyond_i
     found = elsewhere(steps, 0.0, 2.25, [100.0] * 6, samples, _lines_of)
     assert found is not None
     (slow,) = found.stretches
-    assert (slow.numbers, slow.place) == ((21,), f"cell [1], line {evaluate[1]}")
+    assert (slow.numbers, slow.place) == ((21,), f"cell [1], line {evaluate.line}")
     assert slow.share == pytest.approx(1.0, abs=0.01)
 
 

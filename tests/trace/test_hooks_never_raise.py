@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from perfkit.base.errors import MeasurementError
+from perfkit.base.line_sampler import LineSampler
 from perfkit.trace import Recorder
-from perfkit.trace.record import lines as lines_module
-from perfkit.trace.record.lines import Sampler
+from perfkit.trace.record import record as record_module
+from perfkit.trace.record.deadline import Deadline
 from perfkit.trace.record.pauses import GcPauses
 from tests.left_running import assert_nothing_runs
 
@@ -59,11 +60,12 @@ HOOKS: dict[str, tuple[Any, str]] = {
     "a profiler ends": (Recorder, "_other_ends_profiler"),
     "deadline": (Recorder, "_deadline_passed"),
     "enough": (Recorder, "_enough"),
-    "sampler thread": (Sampler, "_run"),
-    "sample": (Sampler, "_sample"),
-    "look": (lines_module, "_look"),
-    "resume": (Sampler, "resume"),
-    "framework": (Sampler, "step_ended"),
+    "sampler thread": (LineSampler, "_run"),
+    "look": (LineSampler, "_look"),
+    "end of sampling": (LineSampler, "_told"),
+    "deadline thread": (Deadline, "_run"),
+    "more time": (Deadline, "set"),
+    "framework": (Recorder, "_note_framework"),
     "gc callback": (GcPauses, "_collected"),
 }
 
@@ -82,7 +84,7 @@ def test_a_hook_that_raises_does_not_reach_the_step(
         broken()
 
     recorder = Recorder(max_seconds=0.05 if hook in ("deadline", "enough") else 10)
-    if hook == "resume":  # the first one is start's own, before the region
+    if hook == "more time":  # the first one is start's own, before the region
         recorder.start()
         monkeypatch.setattr(owner, name, fail)
     else:
@@ -109,13 +111,13 @@ def test_the_list_of_hooks_is_complete() -> None:
     import ast
     from pathlib import Path
 
-    folder = Path(lines_module.__file__).parent
+    folder = Path(record_module.__file__).parent
     handed = {
         "register_optimizer_step_post_hook", "watch_profiler_starts", "watch_thread_starts",
         "call_in_main_thread", "Thread", "watch_profiler_ends",
     }  # fmt: skip
     found = 0
-    for path in (folder / "record.py", folder / "lines.py", folder / "pauses.py"):
+    for path in (folder / "record.py", folder / "deadline.py", folder / "pauses.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue
@@ -129,29 +131,6 @@ def test_the_list_of_hooks_is_complete() -> None:
             # what the instrument itself runs as it switches off is caught by Instrument.fail
             assert is_guarded or text == "self._stop_after_pass", f"{path.name}: {name}({text})"
     assert found >= 6
-
-
-@pytest.mark.serial
-def test_forgetting_while_the_sampler_inserts_does_not_raise() -> None:
-    """``resume(forget=True)`` once added two counters while the thread inserted into one."""
-    source = "def f(n):\n" + "".join(f"    if n == {i}: time.sleep(0)\n" for i in range(3000))
-    namespace: dict[str, Any] = {"time": time}
-    exec(compile(source, "<ipython-input-1-x>", "exec"), namespace)
-    sampler = Sampler(threading.get_ident(), samples_per_s=20_000)
-    sampler.start()
-    try:
-        sampler.resume(forget=True)
-        until = time.monotonic() + 1.0
-        n = 0
-        while time.monotonic() < until:
-            namespace["f"](n % 3000)
-            n += 1
-            if n % 50 == 0:
-                sampler.resume(forget=True)
-    finally:
-        sampler.close()
-    assert sampler.failure is None
-    assert sampler.result(with_forgotten=True).n_samples > 100
 
 
 _ENDED_BY_ANOTHER = """

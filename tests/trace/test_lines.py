@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import linecache
-import sys
-import threading
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from perfkit.base.stack import levels_of
+from perfkit.base.line_sampler import Frame, LineSampler, Look
 from perfkit.trace import Recorder
-from perfkit.trace.record.lines import NO_LINES, Line, LineSamples, Sampler, _look
+from perfkit.trace.record.lines import (
+    NO_LINES,
+    Line,
+    LineSamples,
+    lines_of,
+    samples_of,
+    user_line,
+    wilson,
+)
 
 pytestmark = pytest.mark.serial
 
@@ -23,70 +30,26 @@ def _busy(seconds: float) -> None:
         time.sleep(0.002)  # THE LINE
 
 
-def test_the_busy_line_is_found() -> None:
-    sampler = Sampler(threading.get_ident())
+def _sampled(work: Callable[[], object]) -> LineSamples:
+    sampler = LineSampler()
     sampler.start()
     try:
-        sampler.resume(forget=True)
-        _busy(0.6)
+        work()
     finally:
-        sampler.close()
-    result = sampler.result()
+        looks = sampler.stop().thread
+    return lines_of(samples_of(looks))
+
+
+def test_the_busy_line_is_found() -> None:
+    result = _sampled(lambda: _busy(0.6))
     assert result.n_samples > 10
     top = result.by_line()[0]
     assert top.text.endswith("# THE LINE")
     assert top.where == f"test_lines.py:{top.line}"
     assert top.function == "_busy"
-    assert top.share > 0.5
+    low, high = top.interval
+    assert 0.5 < low < top.share <= high
     assert sum(x.share for x in result.lines) == pytest.approx(1)
-
-
-def test_nothing_is_sampled_before_or_after() -> None:
-    sampler = Sampler(threading.get_ident())
-    sampler.start()
-    time.sleep(0.05)
-    sampler.resume(forget=True)
-    sampler.pause()
-    time.sleep(0.05)
-    sampler.close()
-    assert sampler.result().n_samples <= 1
-
-
-def test_forgotten_samples_return_where_nothing_better_was_seen() -> None:
-    sampler = Sampler(threading.get_ident())
-    sampler.start()
-    sampler.resume(forget=True)
-    _busy(0.1)
-    sampler.resume(forget=True)
-    sampler.close()
-    before, after = sampler.result(with_forgotten=True), sampler.result()
-    assert before.n_samples > after.n_samples
-
-
-def test_the_deadline_is_called_once() -> None:
-    called: list[float] = []
-    sampler = Sampler(threading.get_ident(), on_deadline=lambda: called.append(time.monotonic()))
-    sampler.start()
-    begun = time.monotonic()
-    sampler.set_deadline(begun + 0.1)
-    time.sleep(0.4)
-    sampler.close()
-    assert len(called) == 1
-    assert called[0] - begun >= 0.1
-
-
-def test_growing_memory_is_a_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = iter([100, 150, 5_000, 5_999] + [6_001] * 50)
-    monkeypatch.setattr("perfkit.trace.record.lines.resident_bytes", lambda: next(sizes))
-    monkeypatch.setattr("perfkit.trace.record.lines.peak_resident_bytes", lambda: 5_000)
-    called = threading.Event()
-    sampler = Sampler(threading.get_ident(), on_deadline=called.set, memory_limit_bytes=1_000)
-    sampler.start()
-    sampler.allow_memory()
-    sampler.set_deadline(time.monotonic() + 60)
-    assert called.wait(5)
-    assert len(list(sizes)) == 49  # at the first that is above
-    sampler.close()
 
 
 class _Slow(torch.utils.data.Dataset[torch.Tensor]):
@@ -111,30 +74,20 @@ def test_lines_inside_the_loader_are_told_apart() -> None:
     top = lines.lines[0]
     assert top.in_data_wait
     assert top.text.endswith("# LOADING")
-    assert lines.warnings == ()
 
 
 def test_cells_are_named_by_their_number() -> None:
     source = "import time\nend = time.monotonic() + 0.2\nwhile time.monotonic() < end: pass\n"
     name = "<ipython-input-7-0123456789ab>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    sampler = Sampler(threading.get_ident())
-    sampler.start()
-    sampler.resume(forget=True)
-    exec(compile(source, name, "exec"), {})
-    sampler.close()
+    lines = _sampled(lambda: exec(compile(source, name, "exec"), {})).lines
     del linecache.cache[name]
-    assert any(x.where == "cell [7], line 3" for x in sampler.result().lines)
+    assert any(x.where == "cell [7], line 3" for x in lines)
 
 
 def test_few_samples_carry_a_warning_and_none_carry_none() -> None:
     assert NO_LINES.warnings == ()
-    sampler = Sampler(threading.get_ident())
-    sampler.start()
-    sampler.resume(forget=True)
-    _busy(0.05)
-    sampler.close()
-    assert any("rough" in w for w in sampler.result().warnings)
+    assert any("rough" in w for w in _sampled(lambda: _busy(0.05)).warnings)
 
 
 def test_by_line_merges_the_libraries_that_a_line_called() -> None:
@@ -145,46 +98,53 @@ def test_by_line_merges_the_libraries_that_a_line_called() -> None:
     assert [(x.n_samples, x.share) for x in merged] == [(7, 0.7)]
 
 
-def test_a_loop_that_holds_the_lock_is_seen_and_the_switch_interval_is_put_back() -> None:
-    before = sys.getswitchinterval()
-    sampler = Sampler(threading.get_ident())
-    sampler.start()
-    sampler.resume(forget=True)
-    assert sys.getswitchinterval() < before
-    end_s = time.perf_counter() + 1.0
-    while time.perf_counter() < end_s:
-        total = 0
-        for i in range(60_000):
-            total += i  # holds the lock for some ms …
-        time.sleep(0.0001)  # … and here it is released
-    sampler.pause()
-    assert sys.getswitchinterval() == before
-    sampler.close()
-    assert sys.getswitchinterval() == before
-    seen = [x.text for x in sampler.result().by_line()]
-    assert any("total" in text or "range" in text for text in seen)
-
-
 def test_what_runs_the_users_code_is_no_line_of_it() -> None:
     """A cell under a magic is run by the notebook from a cell: only the inner one counts."""
-
-    def source(name: str, called: str) -> str:
-        return f"def {name}(inside):\n    return {called}\n"
-
-    spaces: list[dict[str, object]] = []
-    for file, name in (
-        ("<ipython-input-1-x>", "leaf"),
-        ("/x/site-packages/lightning/loops.py", "run"),
-        ("<ipython-input-1-x>", "cell"),
-        ("/x/site-packages/IPython/core/interactiveshell.py", "run_cell_magic"),
-        ("<ipython-input-2-x>", "outer"),
-    ):
-        space: dict[str, object] = {"look": lambda: _look(levels_of(sys._getframe(1)))}
-        called = "look()" if name == "leaf" else "inside[0](inside[1:])"
-        exec(compile(source(name, called), file, "exec"), space)
-        spaces.append(space)
-    names = ("leaf", "run", "cell", "run_cell_magic", "outer")
-    functions = [space[name] for space, name in zip(spaces, names, strict=True)]
-    key = functions[-1](functions[-2::-1])  # type: ignore[operator]
+    stack = (
+        Frame("/x/site-packages/torch/nn/functional.py", "relu", 1),
+        Frame("<ipython-input-1-x>", "leaf", 2),
+        Frame("/x/site-packages/lightning/loops.py", "Loop.run", 2),
+        Frame("<ipython-input-1-x>", "cell", 2),
+        Frame("/x/site-packages/IPython/core/interactiveshell.py", "Shell.run_cell_magic", 2),
+        Frame("<ipython-input-2-x>", "outer", 2),
+    )
+    key = user_line(stack)
     assert key is not None
-    assert [code.co_name for code, _ in key.chain] == ["leaf", "run", "cell"]
+    assert [frame.function for frame in key.chain] == ["leaf", "Loop.run", "cell"]
+    assert key.called == "torch.nn.functional.relu"
+
+
+def test_the_librarys_function_below_the_line_is_named_where_it_says_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """``relu`` that mostly formats stacks is anomaly mode; ``backward`` in backward is no news."""
+    texts = {3: "x = F.relu(self.fc(x))", 4: "loss.backward()"}
+    monkeypatch.setattr(
+        "perfkit.trace.record.lines.statement", lambda file, line, **_: texts.get(line, "")
+    )
+    torch_file = "/x/site-packages/torch/{}.py".format
+    relu, backward = (Frame("<ipython-input-1-x>", "f", n) for n in texts)
+    formats = (
+        Frame("/usr/lib/python3/linecache.py", "checkcache", 9),
+        Frame(torch_file("fx/traceback"), "format_stack", 9),
+        Frame(torch_file("nn/functional"), "relu", 9),
+        Frame(torch_file("nn/modules/module"), "Module._call_impl", 9),
+        relu,
+    )
+    engine = (
+        Frame(torch_file("autograd/graph"), "_engine_run_backward", 9),
+        Frame(torch_file("autograd/__init__"), "backward", 9),
+        Frame(torch_file("_tensor"), "Tensor.backward", 9),
+        backward,
+    )
+    looks = [Look(0.0, stack) for stack in [formats] * 3 + [formats[1:]] * 6 + [engine] * 4]
+    told = {line.line: line for line in lines_of(samples_of(looks)).by_line()}
+    assert told[3].mostly == "format_stack (torch/fx/traceback.py)"
+    assert told[3].mostly_share == 1.0
+    assert told[4].mostly == ""
+
+
+def test_the_interval_of_a_share() -> None:
+    """Against Wilson's by another hand: statsmodels' proportion_confint(k, n, method="wilson")."""
+    assert wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-4)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.1611252), abs=1e-4)

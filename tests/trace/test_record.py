@@ -23,7 +23,7 @@ from perfkit.base import device as devices
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.trace import Category, Recorder, Recording, breakdown, find_steps, load
 from perfkit.trace.record import record as record_module
-from perfkit.trace.record.lines import Sampler
+from perfkit.trace.record.deadline import Deadline
 from perfkit.trace.record.profiler import lets_go, start_alone, stays_attached
 from tests.left_running import assert_events_are_recorded_once, assert_nothing_runs
 
@@ -537,7 +537,7 @@ def test_events_that_take_too_much_memory_end_the_recording(
 ) -> None:
     """A step of millions of operators ends it at once; no later step is recorded either."""
     step = _trainer()
-    monkeypatch.setattr(Sampler, "_memory_is_full", lambda self: True)
+    monkeypatch.setattr(Deadline, "_memory_is_full", lambda self: True)
     recorder = Recorder(warmup=warmup, max_seconds=600)
     with recorder:
         end = time.monotonic() + 20.0
@@ -565,7 +565,7 @@ def test_events_that_take_too_much_memory_end_the_recording(
 def test_the_tensors_of_a_step_are_no_events(warmup: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a model with 1 GiB of them: "0 whole steps: the events took more than 977 MiB"."""
     monkeypatch.setattr("perfkit.trace.record.record._MEMORY_BYTES", 2**24)
-    monkeypatch.setattr("perfkit.trace.record.lines._LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr("perfkit.trace.record.deadline._LOOK_EVERY_S", 0.001)
     train = _trainer()
 
     def step() -> None:
@@ -599,7 +599,7 @@ def test_events_are_what_is_more_at_the_end_of_each_step(
 ) -> None:
     sizes = iter(at_ends)
     monkeypatch.setattr("perfkit.trace.record.record._KEPT_BYTES", 2**20)
-    monkeypatch.setattr("perfkit.trace.record.lines.heap_bytes", lambda: next(sizes))
+    monkeypatch.setattr("perfkit.trace.record.deadline.heap_bytes", lambda: next(sizes))
     recording = _record(9, steps=6, warmup=warmup)
     assert recording.n_steps_profiled == n_steps
     assert any(f"after {n_steps} whole step" in w for w in recording.warnings)

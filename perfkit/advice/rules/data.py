@@ -88,9 +88,13 @@ def dataloader(case: Case) -> Iterator[Finding]:
     top = _top_line(case)
     if top is not None:
         evidence.append(f"{fmt_share(top.share)} of the line samples fall on {top.where}")
+    if not alone:
+        top = next((x for x in case.worker_lines.by_line() if x.n_samples >= _LEAST_SAMPLES), None)
+        if top is not None:
+            evidence.insert(1, f"{_counted(top)} of the workers' time is at {top.where}")
     cause = loader_cause(case.facts.loading, lost=lost)
     if cause is not None and (not alone or cause.kind == "disk"):
-        found = _because(cause, evidence, None if not alone else _shown(top))
+        found = _because(cause, evidence[: 1 if alone or top is None else 2], _shown(top))
         if found.gain_at_most >= _LEAST_GAIN:
             yield found
         if not alone:
@@ -138,7 +142,15 @@ def dataloader(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
+        line=_shown(top),
     )
+
+
+def _counted(line: Line) -> str:
+    """A line's share with its interval."""
+    low, high = line.interval
+    part = f", mostly in {line.mostly}," if line.mostly else ""
+    return f"{fmt_share(line.share)} ({fmt_share(low)}–{fmt_share(high)}){part}"
 
 
 def _how_many(workers: int, cores: int | None) -> str:
@@ -151,7 +163,7 @@ def _because(cause: LoaderCause, evidence: list[str], line: str | None) -> Findi
         rule=RULE_OF_CAUSE[cause.kind],
         cures=("data",),
         title=cause.title,
-        evidence=(*evidence[:1], *cause.evidence, *cause.doubts),
+        evidence=(*evidence, *cause.evidence, *cause.doubts),
         what_to_do=cause.what_to_do,
         gain_at_most=cause.gain_at_most,
         formula=cause.formula,

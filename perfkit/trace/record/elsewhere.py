@@ -182,9 +182,7 @@ def elsewhere(
     if not recorded_ms or not step_ends_s:
         return None
     like_s = statistics.median(recorded_ms) / 1e3
-    # a recorded step that is far longer than the others holds something else itself
-    alike = [ms / 1e3 for ms in recorded_ms if ms <= _FAR * 1e3 * like_s]
-    limit_s = max(_MEDIANS * like_s, _LONGEST * max(alike)) + _SLACK_S
+    limit_s = longest_alike_s(recorded_ms)
     times = [s.at_s for s in samples]
 
     def inside(spans: Sequence[tuple[float, float]]) -> list[Sample]:
@@ -239,6 +237,14 @@ def elsewhere(
         like_ms=like_s * 1e3,
         stretches=tuple(sorted(found, key=lambda s: -s.seconds)),
     )
+
+
+def longest_alike_s(recorded_ms: Sequence[float]) -> float:
+    """How long a step like the recorded ones takes at most."""
+    like_s = statistics.median(recorded_ms) / 1e3
+    # a recorded step that is far longer than the others holds something else itself
+    alike = [ms / 1e3 for ms in recorded_ms if ms <= _FAR * 1e3 * like_s]
+    return max(_MEDIANS * like_s, _LONGEST * max(alike)) + _SLACK_S
 
 
 def _most_beyond(

@@ -1,52 +1,40 @@
-"""Which source lines the step's time goes to, by sampling.
+"""Which source lines the time goes to, by sampling.
 
-A thread looks at the step's thread about 100 times a second while steps are recorded, and 20
-times a second for the rest of the region. It notes the innermost line of *user* code: not torch,
-not an installed package, not the standard library, not perfkit. Below a framework
-(``trainer.fit()``) all of the user's time is one line; so the innermost line of an installed
-package that says something is noted too, and such a line is split by it.
+Of each stack that :mod:`perfkit.base.line_sampler` has seen, the innermost line of *user* code
+counts: not torch, not an installed package, not the standard library, not perfkit. Below a
+framework (``trainer.fit()``) all of the user's time is one line; so the innermost line of an
+installed package that says something is noted too, and such a line is split by it. And where most
+of a line's samples were taken in one function of a library, that function is named with it.
 
-Bias: the sampler needs the interpreter lock. Where torch or a decoder has released it the
-sample comes at once; where the step holds it (pure Python) the sampler waits for Python's
-switch interval. At the usual 5 ms most samples would be taken at the next line that releases
-the lock by itself: a loop of 2 ms before a torch call was never seen. So the switch interval
-is 0.5 ms while steps are recorded, and is set back after; lines that release the lock are still
-seen a little too often, and steps of a few ms get few samples. It finds the lines that
-matter; it is no stopwatch.
-
-Only the sampling thread adds samples, and it adds them to a list with their time: what is to be
-forgotten or counted is a matter of times, decided when the result is read.
+Lines are sampled from the start of the region to its end, and recorded or not, steps alike count:
+which samples are of what is a matter of times, decided when the result is read.
 """
 
 from __future__ import annotations
 
+import functools
+import math
 import os
 import re
-import sys
-import threading
-import time
+import sysconfig
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import CodeType, FrameType
+from typing import NamedTuple
 
-from perfkit.base.heap import heap_bytes
-from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.resident import peak_resident_bytes, resident_bytes
-from perfkit.base.stack import Level, levels_of, stack_of
+from perfkit.base.line_sampler import SAMPLES_PER_S, Frame, Look, Stack
 from perfkit.base.statement import statement
-from perfkit.base.user_code import cell_names, is_user_code, package_path, where
+from perfkit.base.user_code import (
+    cell_names,
+    is_user_code,
+    package_path,
+    tells_something,
+    where,
+)
 from perfkit.base.words import most_often
 
-SAMPLES_PER_S = 100.0
-BACKGROUND_PER_S = 20.0
-_SWITCH_S = 0.0005  # see the bias above
 _TOO_FEW = 20
-_LOOK_EVERY_S = 0.25  # at deadline and memory
-_JOIN_S = 2.0  # the thread may be waiting for a place in the interpreter's queue of calls
-# Half an hour at the background rate; then every other sample is dropped, and every other taken.
-_MOST_BACKGROUND = 36_000
 # A user line that runs so much of the region, through so many lines of a package, is a framework.
 _FRAMEWORK_SHARE = 0.5
 _FRAMEWORK_LINES = 4
@@ -58,9 +46,13 @@ _FEWEST_ORDINARY = 5
 _USUAL = 0.1
 # One that so many of them run below is around everything.
 _EVERYWHERE = 0.9
+# A library's function in which so many of a line's samples were taken is named with it.
+_MOSTLY = 0.5
 # Wrappers say nothing about what runs inside of them.
 _SAYS_NOTHING = re.compile(r"^(_?wrap(ped|per)?(_.*)?|inner|_fn|decorate_.*|_?call_.*|__call__)$")
+_PASSES_ON = re.compile(r"^(__\w+__|_wrapped_call_impl|_engine_run_backward|<\w+>)$")
 _TORCH = re.compile(r"[/\\]torch[/\\]")
+_Z95 = 1.96
 
 
 @dataclass(frozen=True)
@@ -86,6 +78,10 @@ class Line:
         inner_text: the source of that line.
         is_framework: it runs a whole training (``trainer.fit()``), and only ``inner`` shows
             which part of it.
+        n_of: how many samples there are of all lines.
+        mostly: the innermost function of a library in which most of this line's samples were
+            taken: ``format_stack (torch/fx/traceback.py)``; empty where none says more.
+        mostly_share: in how many of them.
     """
 
     file: str
@@ -102,6 +98,14 @@ class Line:
     inner_function: str = ""
     inner_text: str = ""
     is_framework: bool = False
+    n_of: int = 0
+    mostly: str = ""
+    mostly_share: float = 0.0
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Within which its share is, with 95 % confidence."""
+        return wilson(self.n_samples, self.n_of or round(self.n_samples / (self.share or 1.0)))
 
     @property
     def is_inside(self) -> bool:
@@ -178,19 +182,25 @@ class LineSamples:
 NO_LINES = LineSamples((), 0)
 
 
-@dataclass(frozen=True)
-class _Key:
-    """What a sample saw."""
+class _Key(NamedTuple):
+    """What a sample saw.
 
-    code: CodeType
-    line: int
-    in_data_wait: bool
-    called: str
-    inner: CodeType | None
-    inner_line: int
-    # every frame of user code or of an installed package that says something, innermost first,
-    # up to the outermost one of user code
-    chain: tuple[tuple[CodeType, int], ...] = ()
+    Attributes:
+        frame: the innermost line of user code.
+        in_data_wait: it ran inside a DataLoader's ``__next__``.
+        called: the innermost function of all, with its module.
+        inner: the innermost line of an installed package that says something, below the user's.
+        chain: every frame of user code or of an installed package that says something, innermost
+            first, up to the outermost one of user code.
+        below: what the user's line called, innermost first.
+    """
+
+    frame: Frame
+    in_data_wait: bool = False
+    called: str = ""
+    inner: Frame | None = None
+    chain: tuple[Frame, ...] = ()
+    below: tuple[Frame, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -201,245 +211,87 @@ class Sample:
     key: _Key | None
 
 
-class Sampler:
-    """Samples one thread from another one, and watches a deadline meanwhile.
+def samples_of(looks: Sequence[Look]) -> tuple[Sample, ...]:
+    """What was seen, told by lines of user code."""
+    keys = {id(look.stack): look.stack for look in looks}
+    told = {key: user_line(stack) for key, stack in keys.items()}
+    return tuple(Sample(look.at_s, told[id(look.stack)]) for look in looks)
 
-    It cannot raise into the sampled code; where it fails it stops, and :attr:`failure` says why.
+
+def lines_of(
+    samples: Sequence[Sample], frameworks: frozenset[tuple[str, int]] = frozenset()
+) -> LineSamples:
+    """Samples as lines.
 
     Args:
-        thread_id: of the thread to sample.
-        enabled: take samples at all (the deadline is watched in any case).
-        samples_per_s: rate while steps are recorded; else it is ``BACKGROUND_PER_S``.
-        on_deadline: called in the sampler's thread when the deadline has passed or the memory
-            limit is reached, once for each deadline.
-        memory_limit_bytes: how much this process may grow, see :meth:`allow_memory`.
-        kept_limit_bytes: how much of that may stay at the end of a step, see :meth:`steps_grew`.
+        samples: of one thread.
+        frameworks: file and line of user code below which steps end in a package's loop.
     """
-
-    def __init__(
-        self,
-        thread_id: int,
-        *,
-        enabled: bool = True,
-        samples_per_s: float = SAMPLES_PER_S,
-        on_deadline: Callable[[], None] | None = None,
-        memory_limit_bytes: int | None = None,
-        kept_limit_bytes: int | None = None,
-    ) -> None:
-        self._thread_id = thread_id
-        self._enabled = enabled
-        self._pause_s = 1.0 / samples_per_s
-        self._background_s = 1.0 / BACKGROUND_PER_S
-        self._rate = samples_per_s
-        self._on_deadline = on_deadline
-        self._memory_limit_bytes = memory_limit_bytes
-        self._kept_limit_bytes = kept_limit_bytes
-        self._memory_ceiling_bytes: int | None = None
-        self._highest_bytes = 0  # of the looks so far
-        self._step_end_bytes: int | None = None
-        self.kept_bytes = 0  # by the last step, more than at the first look at a step's end
-        self._samples: list[Sample] = []
-        self._background: list[Sample] = []
-        self._since_s = 0.0  # samples taken before are forgotten
-        self._frameworks: set[tuple[CodeType, int]] = set()
-        self._sampling = False
-        self._watching = False
-        self._switch_s_before: float | None = None
-        self._deadline_s: float | None = None
-        self._wake = threading.Event()
-        self._closed = False
-        self.memory_was_full = False  # … at a deadline, which then came early
-        self._instrument = Instrument("the line sampler", switch_off=self._failed)
-        self._thread = threading.Thread(
-            target=self._instrument.hook(self._run), name="perfkit-lines", daemon=True
-        )
-
-    @property
-    def failure(self) -> Failure | None:
-        """Why it stopped by itself; None where it did not."""
-        return self._instrument.failure
-
-    def start(self) -> None:
-        """Start the thread; it takes no sample before :meth:`resume` or :meth:`watch`."""
-        self._thread.start()
-
-    def set_deadline(self, monotonic_s: float | None) -> None:
-        """Call ``on_deadline`` at this time of ``time.monotonic``; None calls it off."""
-        self._deadline_s = monotonic_s
-        self._wake.set()
-
-    def allow_memory(self, *, at_step_end: bool = False) -> None:
-        """From now on this process may grow by ``memory_limit_bytes`` until the deadline comes.
-
-        Events are not all that grows: the tensors of a step come and go. So what counts is what is
-        above the most that the process has had before, and what :meth:`steps_grew` sees.
-        """
-        self.memory_was_full = False
-        self._step_end_bytes = _used_bytes() if at_step_end else None
-        if self._memory_limit_bytes is not None:
-            known = max(resident_bytes(), peak_resident_bytes() or self._highest_bytes)
-            self._memory_ceiling_bytes = known + self._memory_limit_bytes
-
-    def steps_grew(self) -> bool:
-        """At the end of a step: whether steps have left ``kept_limit_bytes`` behind.
-
-        By then the tensors of the step are freed, and a process that was larger once may take more
-        events than it should.
-        """
-        if self._kept_limit_bytes is None:
-            return False
-        now = _used_bytes()
-        if self._step_end_bytes is None:
-            self._step_end_bytes = now
-        self.kept_bytes = now - self._step_end_bytes
-        grew = self.kept_bytes > self._kept_limit_bytes
-        self.memory_was_full |= grew
-        return grew
-
-    def resume(self, *, forget: bool) -> None:
-        """Take samples at the full rate from now on; ``forget`` drops those so far."""
-        if forget:
-            self._since_s = time.perf_counter()
-        self._sampling = self._enabled and self.failure is None
-        if self._sampling and self._switch_s_before is None:
-            self._switch_s_before = sys.getswitchinterval()
-            sys.setswitchinterval(min(self._switch_s_before, _SWITCH_S))
-        self._wake.set()
-
-    def pause(self) -> None:
-        """Back to the background's rate, or to no samples where none are taken there."""
-        self._sampling = False
-        before, self._switch_s_before = self._switch_s_before, None
-        if before is not None:
-            sys.setswitchinterval(before)
-        self._wake.set()
-
-    def watch(self) -> None:
-        """Take samples at the background's rate whenever none are taken at the full one."""
-        self._watching = self._enabled and self.failure is None
-        self._wake.set()
-
-    def step_ended(self, frame: FrameType | None) -> None:
-        """A step has ended below this frame: shows whether the loop is a framework's."""
-        if frame is not None and self._enabled:
-            key = _look(levels_of(frame))
-            if key is not None and key.inner is not None:
-                self._frameworks.add((key.code, key.line))
-
-    def close(self) -> None:
-        """End the thread; the samples stay."""
-        self._end()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(timeout=_JOIN_S)
-        self._on_deadline = None  # mostly a method of its owner's: no cycle stays
-
-    def _end(self) -> None:
-        self._closed = True
-        self._watching = False
-        self.pause()
-
-    def _failed(self) -> None:
-        """Nobody watches the deadline any more, so it is over now."""
-        self._end()
-        if self._deadline_s is not None and self._on_deadline is not None:
-            self._on_deadline()
-
-    def _run(self) -> None:
-        next_look_s = 0.0
-        while not self._closed:
-            if self._wake.wait(self._wait_s()):
-                self._wake.clear()
-                continue
-            if self._sampling or self._watching:
-                self._sample()
-            if self._deadline_s is None or (now_s := time.monotonic()) < next_look_s:
-                continue
-            next_look_s = min(now_s + _LOOK_EVERY_S, self._deadline_s)
-            full = self._memory_is_full()
-            if now_s >= self._deadline_s or full:
-                self.memory_was_full |= full
-                self._deadline_s = None
-                if self._on_deadline is not None:
-                    self._on_deadline()
-
-    def _wait_s(self) -> float | None:
-        if self._sampling:
-            return self._pause_s
-        left_s = None
-        if self._deadline_s is not None:
-            left_s = min(max(self._deadline_s - time.monotonic(), 0.0), _LOOK_EVERY_S)
-        if self._watching:
-            return self._background_s if left_s is None else min(self._background_s, left_s)
-        return left_s
-
-    def _memory_is_full(self) -> bool:
-        if self._memory_ceiling_bytes is None:
-            return False
-        now = resident_bytes()
-        self._highest_bytes = max(self._highest_bytes, now)
-        return now > self._memory_ceiling_bytes
-
-    def _sample(self) -> None:
-        stack = stack_of(self._thread_id)
-        if not stack:
-            return
-        sample = Sample(time.perf_counter(), _look(stack))
-        if self._sampling:
-            self._samples.append(sample)
-        elif self._watching:
-            self._background.append(sample)
-            if len(self._background) >= _MOST_BACKGROUND:
-                self._background = self._background[::2]
-                self._background_s *= 2
-
-    def result(self, *, with_forgotten: bool = False) -> LineSamples:
-        """What was seen at the full rate; with what was forgotten where nothing better was."""
-        samples = [s for s in self._samples if with_forgotten or s.at_s >= self._since_s]
-        return self._lines(samples)
-
-    def region(self) -> tuple[Sample, ...]:
-        """All samples of the region at either rate, by time."""
-        return tuple(sorted([*self._samples, *self._background], key=lambda s: s.at_s))
-
-    def lines_of(self, samples: Iterable[Sample]) -> LineSamples:
-        """Some of :meth:`region`'s samples as lines."""
-        return self._lines(list(samples))
-
-    def _lines(self, samples: list[Sample]) -> LineSamples:
-        n = len(samples)
-        cells = cell_names()
-        counts = Counter(s.key for s in samples if s.key is not None)
-        frameworks = self._frameworks | _frameworks_by_share(counts, n)
-        merged: dict[tuple[object, ...], Line] = {}
-        identity = {}
-        for key, count in counts.items():
-            line = _line(key, count, n, cells, (key.code, key.line) in frameworks)
-            identity[key] = same = (
-                line.file, line.line, line.function, line.in_data_wait, line.library_function,
-                line.inner,
-            )  # fmt: skip
-            first = merged.get(same)
-            if first is not None:
-                line = replace(
-                    first, n_samples=first.n_samples + count, share=first.share + count / n
-                )
-            merged[same] = line
-        order = sorted(merged, key=lambda same: -merged[same].n_samples)
-        at = {same: index for index, same in enumerate(order)}
-        taken = tuple(
-            (round(s.at_s * 1e9), -1 if s.key is None else at[identity[s.key]]) for s in samples
-        )
-        warnings = (
-            (f"only {n} line sample{'s' * (n > 1)}: the ranking of lines is rough",)
-            if 0 < n < _TOO_FEW
-            else ()
-        )
-        return LineSamples(tuple(merged[x] for x in order), n, self._rate, warnings, taken)
+    n = len(samples)
+    cells = cell_names()
+    counts = Counter(s.key for s in samples if s.key is not None)
+    frameworks |= _frameworks_by_share(counts, n)
+    mostly = _mostly(counts)
+    merged: dict[tuple[object, ...], Line] = {}
+    identity = {}
+    for key, count in counts.items():
+        is_framework = key.frame.place in frameworks
+        line = _line(key, count, n, cells, is_framework, mostly.get(key.frame, ("", 0.0)))
+        identity[key] = same = (
+            line.file, line.line, line.function, line.in_data_wait, line.library_function,
+            line.inner,
+        )  # fmt: skip
+        first = merged.get(same)
+        if first is not None:
+            line = replace(first, n_samples=first.n_samples + count, share=first.share + count / n)
+        merged[same] = line
+    order = sorted(merged, key=lambda same: -merged[same].n_samples)
+    at = {same: index for index, same in enumerate(order)}
+    taken = tuple(
+        (round(s.at_s * 1e9), -1 if s.key is None else at[identity[s.key]]) for s in samples
+    )
+    warnings = (
+        (f"only {n} line sample{'s' * (n > 1)}: the ranking of lines is rough",)
+        if 0 < n < _TOO_FEW
+        else ()
+    )
+    return LineSamples(tuple(merged[x] for x in order), n, SAMPLES_PER_S, warnings, taken)
 
 
-def _used_bytes() -> int:
-    heap = heap_bytes()
-    return resident_bytes() if heap is None else heap
+def worker_lines(looks: Sequence[Look]) -> LineSamples:
+    """What the DataLoader's workers do, as shares of their time; they also wait to be asked.
+
+    The innermost line of user code counts, and of a library's data set the innermost of its own.
+    """
+    keys = {id(look.stack): look.stack for look in looks}
+    told = {key: _worker_line(stack) for key, stack in keys.items()}
+    return lines_of([Sample(look.at_s, told[id(look.stack)]) for look in looks])
+
+
+def _worker_line(stack: Stack) -> _Key | None:
+    ends = [n for n, frame in enumerate(stack) if frame.function == "_worker_loop"]
+    if not ends:  # it starts or ends
+        return None
+    # what is further out is of the process that it was forked from
+    inside = stack[: ends[0]]
+    key = user_line(inside)
+    if key is not None or not any(f.function.endswith("Fetcher.fetch") for f in inside):
+        return key
+    says = [n for n, frame in enumerate(inside) if tells_something(frame.file)]
+    collates = [n for n, frame in enumerate(inside) if "collate" in frame.function]
+    at = next(iter(says or collates[-1:] or [len(inside) - 1]))
+    called = f"{_module(stack[0].file)}.{stack[0].function.rpartition('.')[2]}"
+    return _Key(inside[at], called=called, chain=inside[at : at + 1], below=inside[:at])
+
+
+def wilson(n: int, n_of: int) -> tuple[float, float]:
+    """The 95 % interval of a share by n of so many samples (Wilson 1927)."""
+    if not n_of:
+        return 0.0, 1.0
+    share, z2 = n / n_of, _Z95**2 / n_of
+    middle = (share + z2 / 2) / (1 + z2)
+    half = _Z95 * math.sqrt(share * (1 - share) / n_of + z2 / n_of / 4) / (1 + z2)
+    return (middle - half if n else 0.0), (middle + half if n < n_of else 1.0)
 
 
 @dataclass(frozen=True)
@@ -477,15 +329,15 @@ def common_frame(
         n_beyond: so many of the samples are beyond an ordinary piece that is among them; a line
             that ordinary samples do not run is measured against these alone.
     """
-    counts: Counter[tuple[CodeType, int]] = Counter()
-    depth: dict[tuple[CodeType, int], int] = {}
-    callers: dict[tuple[CodeType, int], Counter[tuple[CodeType, int]]] = {}
+    counts: Counter[Frame] = Counter()
+    depth: dict[Frame, int] = {}
+    callers: dict[Frame, Counter[Frame]] = {}
     for sample in samples:
         if sample.key is None:
             continue
-        user: tuple[CodeType, int] | None = None
+        user: Frame | None = None
         for level, line in enumerate(reversed(sample.key.chain)):
-            if is_user_code(line[0].co_filename):
+            if is_user_code(line.file):
                 user = line
             elif user is not None:
                 callers.setdefault(line, Counter())[user] += 1
@@ -501,18 +353,17 @@ def common_frame(
         return None
     deepest = max(own or shared, key=lambda line: (depth[line], counts[line]))
     outermost = min(own, key=lambda line: depth[line], default=deepest)
-    code, number = deepest
     cells = cell_names()
     if deepest in callers:
         named: Counter[str] = Counter()
-        for (caller, at), count in callers[deepest].items():
-            named[where(caller.co_filename, at, cells)] += count
+        for caller, count in callers[deepest].items():
+            named[where(caller.file, caller.line, cells)] += count
         place = (
-            f"{package_path(code.co_filename)}:{number} in {_function(code)} (called from "
+            f"{package_path(deepest.file)}:{deepest.line} in {_function(deepest)} (called from "
             f"{most_often(named, 'line')})"
         )
     else:
-        place = where(code.co_filename, number, cells)
+        place = where(deepest.file, deepest.line, cells)
     return Around(
         place,
         _source(deepest),
@@ -523,103 +374,148 @@ def common_frame(
     )
 
 
-def _on_one_line(one: tuple[CodeType, int], other: tuple[CodeType, int]) -> bool:
-    return (one[0].co_filename, one[1]) == (other[0].co_filename, other[1])
+def _on_one_line(one: Frame, other: Frame) -> bool:
+    return one.place == other.place
 
 
-def _source(line: tuple[CodeType, int]) -> str:
-    return statement(line[0].co_filename, line[1])
+def _source(frame: Frame) -> str:
+    return statement(frame.file, frame.line)
 
 
-def _function(code: CodeType) -> str:
-    return code.co_qualname.replace(".<locals>", "")
+def _function(frame: Frame) -> str:
+    return frame.function.replace(".<locals>", "")
 
 
-def _frameworks_by_share(counts: Counter[_Key], n: int) -> set[tuple[CodeType, int]]:
+def _frameworks_by_share(counts: Counter[_Key], n: int) -> frozenset[tuple[str, int]]:
     """Lines that take most of the samples through several lines of installed packages."""
-    total: Counter[tuple[CodeType, int]] = Counter()
-    inner: dict[tuple[CodeType, int], set[tuple[str, int]]] = {}
+    total: Counter[tuple[str, int]] = Counter()
+    inner: dict[tuple[str, int], set[tuple[str, int]]] = {}
     for key, count in counts.items():
         if key.in_data_wait:
             continue
-        total[(key.code, key.line)] += count
+        line = key.frame.place
+        total[line] += count
         if key.inner is not None:
-            inside = inner.setdefault((key.code, key.line), set())
-            inside.add((key.inner.co_filename, key.inner_line))
-    return {
+            inner.setdefault(line, set()).add(key.inner.place)
+    return frozenset(
         line
         for line, count in total.items()
         if count >= _FRAMEWORK_SHARE * n and len(inner.get(line, ())) >= _FRAMEWORK_LINES
-    }
+    )
 
 
-def _line(key: _Key, count: int, n: int, cells: object, is_framework: bool) -> Line:
-    file, inner = key.code.co_filename, key.inner
+def _mostly(counts: Counter[_Key]) -> dict[Frame, tuple[str, float]]:
+    """Of each user line: the innermost library function that most of its samples are in."""
+    total: Counter[Frame] = Counter()
+    inside: dict[Frame, Counter[tuple[str, str]]] = {}
+    depth: dict[tuple[str, str], int] = {}
+    for key, count in counts.items():
+        total[key.frame] += count
+        functions = {(x.file, x.function): n for n, x in enumerate(reversed(key.below))}
+        for function, n in functions.items():
+            depth[function] = max(depth.get(function, 0), n)
+            inside.setdefault(key.frame, Counter())[function] += count
+    found = {}
+    for frame, functions_of in inside.items():
+        text = statement(frame.file, frame.line)
+        most = [
+            (depth[function], n, function)
+            for function, n in functions_of.items()
+            if n >= _MOSTLY * total[frame] and _says_more(*function, text)
+        ]
+        if most:
+            _, n, (file, name) = max(most)
+            called = f"{name.rpartition('.')[2]} ({_module_path(file)})"
+            found[frame] = called, n / total[frame]
+    return found
+
+
+def _says_more(file: str, function: str, text: str) -> bool:
+    """Whether a library's function is not what the line itself says that it calls."""
+    name = function.rpartition(".")[2]
+    if _whose(file, function) == _STOP or file.startswith("<") or _PASSES_ON.match(name):
+        return False
+    return not _SAYS_NOTHING.match(name) and not re.search(rf"\b{re.escape(name)}\b", text)
+
+
+def _line(
+    key: _Key, count: int, n: int, cells: object, is_framework: bool, mostly: tuple[str, float]
+) -> Line:
+    file, number, inner = key.frame.file, key.frame.line, key.inner
     return Line(
         file=file,
-        line=key.line,
-        where=where(file, key.line, cells),  # type: ignore[arg-type]
-        function=key.code.co_name,
-        text=statement(file, key.line),
+        line=number,
+        where=where(file, number, cells),  # type: ignore[arg-type]
+        function=key.frame.function.rpartition(".")[2],
+        text=statement(file, number),
         n_samples=count,
         share=count / n,
         in_data_wait=key.in_data_wait,
-        library=key.called.partition(".")[0],
+        library=key.called.partition(".")[0] if key.below else "",
         library_function=key.called,
-        inner="" if inner is None else f"{package_path(inner.co_filename)}:{key.inner_line}",
+        inner="" if inner is None else f"{package_path(inner.file)}:{inner.line}",
         inner_function="" if inner is None else _function(inner),
-        inner_text="" if inner is None else statement(inner.co_filename, key.inner_line),
+        inner_text="" if inner is None else statement(inner.file, inner.line),
         is_framework=is_framework,
+        n_of=n,
+        mostly=mostly[0],
+        mostly_share=mostly[1],
     )
 
 
-def _look(stack: Sequence[Level]) -> _Key | None:
+def user_line(stack: Stack) -> _Key | None:
     """The innermost line of user code on the stack, what it called, and who called it."""
-    chain: list[tuple[CodeType, int]] = []
+    chain: list[Frame] = []
     found = inner = None
-    n_chain = 0  # up to the outermost user frame
+    n_chain = n_below = 0  # up to the outermost user frame; up to the innermost one
     in_data_wait = False
-    for code, line, _ in stack:
-        whose = _whose.get(code)
-        if whose is None:
-            whose = _whose[code] = _whose_code(code)
+    for n, frame in enumerate(stack):
+        whose = _whose(frame.file, frame.function)
         if whose == _STOP and found is not None:
             break  # what runs the user's code: the notebook, or perfkit
         if whose in (_USERS, _PACKAGES):
-            chain.append((code, line or 0))
+            chain.append(frame)
             if whose == _USERS:
                 n_chain = len(chain)
-                found = found or chain[-1]
+                if found is None:
+                    found, n_below = frame, n
             elif found is None and inner is None:
-                inner = chain[-1]
-        elif code.co_name == "__next__" and code.co_filename.endswith("dataloader.py"):
+                inner = frame
+        elif frame.function.endswith("__next__") and frame.file.endswith("dataloader.py"):
             in_data_wait = True
     if found is None:
         return None
-    called = f"{stack[0].names.get('__name__', '')}.{stack[0].code.co_name}"
-    return _Key(
-        found[0],
-        found[1],
-        in_data_wait,
-        called,
-        None if inner is None else inner[0],
-        0 if inner is None else inner[1],
-        tuple(chain[:n_chain]),
-    )
+    called = f"{_module(stack[0].file)}.{stack[0].function.rpartition('.')[2]}"
+    return _Key(found, in_data_wait, called, inner, tuple(chain[:n_chain]), stack[:n_below])
 
 
 _NOBODYS, _USERS, _PACKAGES, _STOP = 0, 1, 2, 3
 _RUNS_CODE = re.compile(r"[/\\](IPython|ipykernel|nbclient)[/\\]")
 _PERFKIT = str(Path(__file__).parents[2]) + os.sep
-_whose: dict[CodeType, int] = {}
 
 
-def _whose_code(code: CodeType) -> int:
+@functools.cache
+def _whose(file: str, function: str) -> int:
     """The user's, an installed package's that says something (not torch's, no wrapper), or none."""
-    file = code.co_filename
     if is_user_code(file):
         return _USERS
     if _RUNS_CODE.search(file) or file.startswith(_PERFKIT):
         return _STOP
-    says = "-packages" in file and not _TORCH.search(file) and not _SAYS_NOTHING.match(code.co_name)
+    name = function.rpartition(".")[2]
+    says = "-packages" in file and not _TORCH.search(file) and not _SAYS_NOTHING.match(name)
     return _PACKAGES if says else _NOBODYS
+
+
+@functools.cache
+def _module_path(file: str) -> str:
+    """The path of a file from its package on: ``torch/nn/functional.py``, ``threading.py``."""
+    library = sysconfig.get_paths()["stdlib"] + os.sep
+    return package_path(file) or file.removeprefix(library)
+
+
+def _module(file: str) -> str:
+    """The name of the module in this file, as far as the file tells."""
+    if is_user_code(file):
+        return Path(file).stem
+    path = _module_path(file).removesuffix(".py").removesuffix("/__init__")
+    return path.removeprefix("<frozen ").removesuffix(">").replace("/", ".")

@@ -28,6 +28,7 @@ and the region goes on.
 
 from __future__ import annotations
 
+import bisect
 import statistics
 import sys
 import threading
@@ -36,6 +37,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import FrameType
 from typing import Any, Literal, Self
 
 from perfkit.base import torch_compat
@@ -46,9 +48,11 @@ from perfkit.base.device import here, in_use, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.heap import give_back
 from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.line_sampler import LineSampler, Look, frames_of
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.busy import Busy, BusyMark
 from perfkit.base.machine.loading import LoaderLooks
+from perfkit.base.stack import levels_of
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.words import fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, RECORDED_HERE, Category, Trace
@@ -59,9 +63,17 @@ from perfkit.trace.record._main_thread import call_in_main_thread
 from perfkit.trace.record._threads import watch_thread_starts
 from perfkit.trace.record.cost import Cost, ratio_interval
 from perfkit.trace.record.coverage import Coverage
-from perfkit.trace.record.elsewhere import Elsewhere, elsewhere
+from perfkit.trace.record.deadline import Deadline
+from perfkit.trace.record.elsewhere import Elsewhere, elsewhere, longest_alike_s
 from perfkit.trace.record.facts import Facts, OptimizerFacts, optimizer_facts
-from perfkit.trace.record.lines import LineSamples, Sampler
+from perfkit.trace.record.lines import (
+    LineSamples,
+    Sample,
+    lines_of,
+    samples_of,
+    user_line,
+    worker_lines,
+)
 from perfkit.trace.record.lists import with_lists
 from perfkit.trace.record.pauses import GcPauses
 from perfkit.trace.record.profiler import (
@@ -131,7 +143,9 @@ class Recording:
         n_steps_seen: steps of the whole region, profiled or not.
         n_steps_profiled: steps that the trace's marks cover.
         cost: what recording cost.
-        lines: samples of source lines.
+        lines: samples of source lines, of steps like the recorded ones, recorded or not; of the
+            whole region where it has none.
+        worker_lines: the same of the DataLoader's workers, of the whole region.
         facts: what the trace does not say.
         raw: the trace as torch wrote it, JSON.
         coverage: what part of the region the figures are of.
@@ -149,6 +163,7 @@ class Recording:
     n_steps_profiled: int
     cost: Cost
     lines: LineSamples
+    worker_lines: LineSamples
     facts: Facts
     raw: bytes
     coverage: Coverage
@@ -305,7 +320,11 @@ class Recorder:
         self._cut_short = False  # … before all steps were recorded
         self._taken = False  # our profiler was ended behind our back: its events are lost
         self._began_in_pass = False
-        self._sampler: Sampler | None = None
+        self._sampler: LineSampler | None = None
+        self._samples: tuple[Sample, ...] = ()
+        self._worker_looks: tuple[Look, ...] = ()
+        self._frameworks: frozenset[tuple[str, int]] = frozenset()
+        self._deadline: Deadline | None = None
         self._gc: GcPauses | None = None
         self._mark: Any = None
         self._thread_id = 0
@@ -383,7 +402,7 @@ class Recorder:
     def failure(self) -> Failure | None:
         """What of the recorder failed and was switched off; None where all went well."""
         looks = None if self._looks is None else self._looks.instrument
-        parts = (self._instrument, self._sampler, self._gc, looks)
+        parts = (self._instrument, self._sampler, self._deadline, self._gc, looks)
         return next((p.failure for p in parts if p is not None and p.failure is not None), None)
 
     def start(self) -> None:
@@ -433,15 +452,11 @@ class Recorder:
         self._unwatch = torch_compat.watch_profiler_starts(guarded(self._other_profiler_starts))
         ended = guarded(self._other_ends_profiler, instead=False)
         self._unwatch_ends = torch_compat.watch_profiler_ends(lambda: bool(ended()))
-        self._sampler = Sampler(
-            self._thread_id,
-            enabled=self._with_lines,
-            on_deadline=guarded(self._deadline_passed),
-            memory_limit_bytes=_MEMORY_BYTES,
-            kept_limit_bytes=_KEPT_BYTES,
-        )
-        self._sampler.start()
-        self._sampler.watch()
+        if self._with_lines:
+            self._sampler = LineSampler(self._thread_id)
+            self._sampler.start()
+        self._deadline = Deadline(guarded(self._deadline_passed), _MEMORY_BYTES, _KEPT_BYTES)
+        self._deadline.start()
         self._gc = GcPauses(self._thread_id)
         self._gc.start()
         self._unwatch_threads = watch_thread_starts(guarded(self._thread_starts))
@@ -452,9 +467,8 @@ class Recorder:
         if self.warmup == 0:
             self._activate()
         elif not self._late:  # else the profiler starts with the first step after the warm-up
-            self._sampler.resume(forget=True)
-            self._sampler.allow_memory()
-            self._sampler.set_deadline(time.monotonic() + self._max_seconds)
+            self._deadline.allow_memory()
+            self._deadline.set(time.monotonic() + self._max_seconds)
             self._open_mark(REGION_MARK)
 
     def stop(self) -> None:
@@ -508,8 +522,9 @@ class Recorder:
         self._unwatch_ends = None
         if self._passes is not None:
             undo.append(self._passes.close)
-        if self._sampler is not None:
-            undo.append(self._sampler.close)
+        if self._deadline is not None:
+            undo.append(self._deadline.close)
+        undo.append(self._end_sampling)
         try:
             for call in undo:
                 if call is not None:
@@ -529,7 +544,6 @@ class Recorder:
             None if self._hook is None else self._hook.remove,
             None if self._passes is None else self._passes.close,
             None if self._gc is None else self._gc.stop,
-            None if self._sampler is None else self._sampler.pause,
         ]  # fmt: skip
         for call in undo:
             if call is not None:
@@ -543,10 +557,7 @@ class Recorder:
 
     def line_between(self, begin_s: float, end_s: float) -> str:
         """The line most often seen from ``begin_s`` to ``end_s``, in words; empty if too few."""
-        if self._sampler is None:
-            return ""
-        seen = [s for s in self._sampler.region() if begin_s <= s.at_s <= end_s]
-        top = self._sampler.lines_of(seen).by_line()[:1]
+        top = self._lines_in([(begin_s, end_s)]).by_line()[:1]
         if not top or top[0].n_samples < _LEAST_SAMPLES:
             return ""
         source = f": {top[0].source}" if top[0].source else ""
@@ -559,8 +570,8 @@ class Recorder:
 
     def _give_up(self) -> None:
         """The recorder itself has failed: leave the region alone from now on."""
-        if self._sampler is not None:
-            self._sampler.close()
+        if self._deadline is not None:
+            self._deadline.close()
         if threading.get_ident() == self._thread_id:
             self._stop_after_pass()
         elif self._in_main_thread:
@@ -671,8 +682,8 @@ class Recorder:
         self._n_of[key] = self._n_of.get(key, 0) + 1
         if first is optimizer:
             self._by_others.clear()
-            if self._state != "done" and self._sampler is not None:
-                self._sampler.step_ended(sys._getframe(1))
+            if self._state != "done":
+                self._note_framework(sys._getframe(1))
             self._step_ended()
             return
         n = self._n_of.get(self._first_id, 0)
@@ -721,7 +732,7 @@ class Recorder:
         if self._state == "active":
             self._n_profiled += 1
             self._profiled_ms.append(interval_ms)
-            grew = self._sampler is not None and self._sampler.steps_grew()
+            grew = self._deadline is not None and self._deadline.steps_grew()
             if self._n_profiled >= self.steps or self._time_is_up or grew:
                 self._was_too_long = self._n_profiled < self.steps
                 self._stop_profiler()
@@ -751,13 +762,42 @@ class Recorder:
             return
         self._state = "active"
         self._time_is_up = False
-        assert self._sampler is not None
-        self._sampler.allow_memory(at_step_end=self._n_steps > 0)  # before the step: takes up to ms
+        assert self._deadline is not None
+        # before the step: it takes up to ms
+        self._deadline.allow_memory(at_step_end=self._n_steps > 0)
         self._open_mark(f"{_STEP_MARK}0")
-        self._sampler.resume(forget=True)
-        self._sampler.set_deadline(time.monotonic() + self._max_seconds)
+        self._deadline.set(time.monotonic() + self._max_seconds)
         assert self._gc is not None
         self._gc.forget()
+
+    def _note_framework(self, frame: FrameType) -> None:
+        """A step has ended below this frame: shows whether the loop is a framework's."""
+        key = user_line(frames_of(levels_of(frame)))
+        if key is not None and key.inner is not None:
+            self._frameworks |= {key.frame.place}
+
+    def _end_sampling(self) -> None:
+        sampler = self._sampler
+        if sampler is not None and not self._samples:
+            found = sampler.stop()
+            self._samples, self._worker_looks = samples_of(found.thread), found.workers
+
+    def _lines_in(self, spans: Sequence[tuple[float, float]]) -> LineSamples:
+        """What ran in these spans, which are in order of time."""
+        begins = [begin for begin, _ in spans]
+        inside = []
+        for sample in self._samples:
+            at = bisect.bisect_right(begins, sample.at_s) - 1
+            if at >= 0 and sample.at_s <= spans[at][1]:
+                inside.append(sample)
+        return lines_of(inside, self._frameworks)
+
+    def _lines(self) -> LineSamples:
+        """Of all steps like the recorded ones; of the region, where none was recorded."""
+        if not self._profiled_ms:
+            return self._lines_in([(self._began_s, self._ended_s)])
+        limit_s = longest_alike_s(self._profiled_ms)
+        return self._lines_in([(b, e) for b, e in self._step_times[1:] if e - b <= limit_s])
 
     def _started_late(self) -> bool:
         """Start the profiler in the middle of the region; False where one runs already."""
@@ -875,8 +915,8 @@ class Recorder:
             self._stop_profiler()
         elif self._state == "active" and self._n_profiled == 0 and not self._patient:
             self._patient = self._time_is_up = True  # the end of this step is the end
-            assert self._sampler is not None
-            self._sampler.set_deadline(time.monotonic() + _PATIENCE * self._max_seconds)
+            assert self._deadline is not None
+            self._deadline.set(time.monotonic() + _PATIENCE * self._max_seconds)
         elif self._state == "active":
             self._was_too_long = True
             self._stop_profiler()
@@ -884,7 +924,7 @@ class Recorder:
     @property
     def _is_full(self) -> bool:
         """Whether the process has grown by all that the events may take, and recording ended."""
-        return self._sampler is not None and self._sampler.memory_was_full
+        return self._deadline is not None and self._deadline.memory_was_full
 
     def _pause(self) -> None:
         """Stop collecting, in case an optimizer steps later; what was seen stays."""
@@ -892,8 +932,6 @@ class Recorder:
         self._recorded_s = time.perf_counter() - self._step_began_s
         self._collect(False)
         self._state = "paused"
-        assert self._sampler is not None
-        self._sampler.pause()
 
     def _in_our_code(self, function: Any, *args: Any) -> None:
         if self._working:
@@ -945,8 +983,6 @@ class Recorder:
         try:
             if self._gc is not None:
                 self._gc.stop()
-            if self._sampler is not None:
-                self._sampler.pause()  # stopping the profiler is no line of the user's
             began_s = self._profiler_ended_s = time.perf_counter()
             if before != "paused":
                 self._close_mark()
@@ -966,10 +1002,10 @@ class Recorder:
                 self._skip_interval = before != "active" or self._n_profiled < self.steps
 
     def _events_about(self) -> float:
-        if self._sampler is None or not self._n_profiled:
+        if self._deadline is None or not self._n_profiled:
             return 0.0  # unknown: what a first step leaves are tensors, too
         n_steps = self._n_profiled + (0 if self._late else self.warmup)
-        return self._sampler.kept_bytes / _EVENT_BYTES * n_steps / self._n_profiled
+        return self._deadline.kept_bytes / _EVENT_BYTES * n_steps / self._n_profiled
 
     def _end_profiler(self) -> None:
         """Stop our profiler if it is still running; what torch holds otherwise is not ours."""
@@ -1004,7 +1040,6 @@ class Recorder:
         give_back()
         reading.done()
         read_s = time.perf_counter() - began_s
-        assert self._sampler is not None
         self._ran_ahead = self._host_ran_ahead(trace)
         told = ([], []) if self._ran_ahead else (self._profiled_ms, self._unprofiled_ms)
         return Recording(
@@ -1023,9 +1058,8 @@ class Recorder:
                 unprofiled_mean_ms=statistics.fmean(told[1]) if told[1] else None,
                 stays_attached=trace.has_device and stays_attached(),
             ),
-            lines=_in_trace_time(
-                self._sampler.result(with_forgotten=self._n_profiled == 0), trace, self._marks
-            ),
+            lines=_in_trace_time(self._lines(), trace, self._marks),
+            worker_lines=worker_lines(self._worker_looks),
             facts=self._facts(),
             raw=raw,
             coverage=self._coverage(),
@@ -1038,14 +1072,13 @@ class Recorder:
         )
 
     def _elsewhere(self) -> Elsewhere | None:
-        assert self._sampler is not None
         return elsewhere(
             self._step_times,
             self._began_s,
             self._ended_s,
             self._profiled_ms,
-            self._sampler.region(),
-            self._sampler.lines_of,
+            self._samples,
+            partial(lines_of, frameworks=self._frameworks),
             n_steps=self._n_steps,
             region_s=max(self._ended_s - self._began_s - self._stop_inside_s, 0.0),
             last_s=self._step_began_s,

@@ -1,0 +1,219 @@
+"""What a thread runs, looked at many times a second: from outside of the process where that works.
+
+A helper process reads the frames (:mod:`perfkit.base.stack_reader`): it takes nothing of the
+interpreter's lock, so the thread is not disturbed, and a C call that holds the lock is seen where
+it runs. It sees the DataLoader's workers, too. Until it has begun, and where the system or the
+interpreter does not allow it (not Linux, no right to read, another layout), a thread in this
+process looks instead: that one is late where the lock is held, and sees no workers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from perfkit.base.frame_layout import frame_layout
+from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.line_child import EndedError, LineChild
+from perfkit.base.stack import Level, levels_of, stack_of
+
+SAMPLES_PER_S = 100.0
+_READER = str(Path(__file__).with_name("stack_reader.py"))
+_ANSWERS_WITHIN_S = 5.0
+_JOIN_S = 2.0
+_MOST_INSIDE = 400_000
+_PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+_PR_SET_PTRACER = 0x59616D61
+
+
+class Frame(NamedTuple):
+    """One function on a stack, and the line in it."""
+
+    file: str
+    function: str  # with its class
+    line: int
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The line alone."""
+        return self.file, self.line
+
+
+Stack = tuple[Frame, ...]  # innermost first
+
+
+class Look(NamedTuple):
+    """One look, at a time of ``time.perf_counter``."""
+
+    at_s: float
+    stack: Stack
+
+
+class Samples(NamedTuple):
+    """All looks, by time.
+
+    Attributes:
+        thread: at the thread.
+        workers: at the main threads of the DataLoader's workers.
+        from_outside: whether a C call that holds the lock is seen where it runs.
+    """
+
+    thread: tuple[Look, ...] = ()
+    workers: tuple[Look, ...] = ()
+    from_outside: bool = False
+
+
+def frames_of(levels: Sequence[Level]) -> Stack:
+    """The functions of this process as the reader tells them."""
+    return tuple(
+        Frame(code.co_filename, code.co_qualname, line or code.co_firstlineno)
+        for code, line, _ in levels
+    )
+
+
+class LineSampler:
+    """Looks at one thread of this process from :meth:`start` to :meth:`stop`.
+
+    It cannot raise into the sampled code; where it fails it stops, and :attr:`failure` says why.
+
+    Args:
+        thread_id: of the thread, as of ``threading.get_ident``; by default the calling one.
+        per_s: how often to look.
+    """
+
+    def __init__(self, thread_id: int | None = None, per_s: float = SAMPLES_PER_S) -> None:
+        self._thread_id = thread_id or threading.get_ident()
+        ids = {t.ident: t.native_id for t in threading.enumerate()}
+        self._native_id = ids.get(self._thread_id) or threading.get_native_id()
+        self._per_s = per_s
+        self._pid = os.getpid()
+        self._child: LineChild | None = None
+        self._agrees = False
+        self._inside: list[Look] = []
+        self._stacks: dict[Stack, Stack] = {}
+        self._closed = threading.Event()
+        self._samples: Samples | None = None
+        self._instrument = Instrument("the line sampler", switch_off=self._closed.set)
+        self._thread = threading.Thread(
+            target=self._instrument.hook(self._run), name="perfkit-lines", daemon=True
+        )
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it stopped by itself; None where it did not."""
+        return self._instrument.failure
+
+    def start(self) -> None:
+        """Begin."""
+        # Here and not in the thread: if this one forked meanwhile, the new process would for ever
+        # wait for the locks that starting a program takes.
+        with self._instrument.guard("starting"):
+            self._child = self._new_child()
+        self._thread.start()
+        if self._child is not None:
+            with self._instrument.guard("starting"):
+                self._ask(self._child)
+
+    def stop(self) -> Samples:
+        """End, and say what was seen; once more where it has ended."""
+        if self._samples is None and os.getpid() == self._pid:
+            self._samples = Samples(tuple(self._inside))
+            self._closed.set()
+            with self._instrument.guard("ending"):
+                self._stop()
+        return self._samples or Samples()
+
+    def _stop(self) -> None:
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+        self._samples = Samples(tuple(self._inside))
+        child, self._child = self._child, None
+        if child is None:
+            return
+        try:
+            if self._agrees:
+                child.tell("take")
+                self._samples = self._told(child.hear(_ANSWERS_WITHIN_S))
+        except EndedError:  # somebody has ended it
+            pass
+        finally:
+            child.end()
+
+    def _run(self) -> None:
+        """Look from here until the reader has begun."""
+        child = self._child
+        while not self._closed.wait(0.0 if child is not None else 1.0 / self._per_s):
+            if child is not None and child.has_said(1.0 / self._per_s):
+                self._agrees = self._has_seen_this_thread(child)
+                if self._agrees:
+                    return
+                child = None
+            self._look()
+
+    def _look(self) -> None:
+        stack = frames_of(stack_of(self._thread_id))
+        if stack:
+            stack = self._stacks.setdefault(stack, stack)
+            self._inside.append(Look(time.perf_counter(), stack))
+
+    def _new_child(self) -> LineChild | None:
+        if frame_layout() is None:
+            return None
+        try:
+            child = LineChild("-I", "-S", _READER, own_session=True)
+        except OSError:
+            return None
+        _let_read(child.pid)
+        return child
+
+    def _ask(self, child: LineChild) -> None:
+        child.tell(
+            {
+                "pid": os.getpid(),
+                "asks": self._thread.native_id,
+                "native_id": self._native_id,
+                "layout": frame_layout(),
+                "per_s": self._per_s,
+            }
+        )
+
+    def _has_seen_this_thread(self, child: LineChild) -> bool:
+        """Whether it reads stacks as they are: it has looked at this very thread."""
+        try:
+            seen = [Frame(*frame) for frame in child.hear(_ANSWERS_WITHIN_S)]
+        except EndedError:
+            return False
+        # what called _run: there it waited on one line, and is on another now
+        around = frames_of(levels_of(sys._getframe(2)))
+        return tuple(seen[-len(around) :]) == around
+
+    def _told(self, answer: Any) -> Samples:
+        frames = [Frame(*frame) for frame in answer["frames"]]
+        stacks = [tuple(frames[i] for i in stack) for stack in answer["stacks"]]
+        columns = []
+        for name in ("at_ns", "who", "stack"):
+            column = array("q")
+            column.frombytes(bytes.fromhex(answer[name]))
+            columns.append(column)
+        thread = list(self._inside)
+        workers: list[Look] = []
+        for at_ns, who, stack in zip(*columns, strict=True):
+            (workers if who else thread).append(Look(at_ns / 1e9, stacks[stack]))
+        thread.sort(key=lambda look: look.at_s)  # from here and from there
+        return Samples(tuple(thread), tuple(workers), from_outside=True)
+
+
+def _let_read(pid: int) -> None:
+    """Where only a process's parents may read it: this one, too (see ptrace(2), Yama)."""
+    try:
+        if _PTRACE_SCOPE.read_text().strip() == "1":
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+    except OSError:
+        pass

@@ -1,0 +1,161 @@
+"""Lines seen from outside of the process: what a thread inside could not see, and nothing left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from perfkit.base import line_sampler
+from perfkit.base.frame_layout import frame_layout
+from perfkit.base.line_sampler import LineSampler, Samples
+from tests.left_running import assert_nothing_runs
+
+pytestmark = pytest.mark.serial
+
+WORDS = [str(i * 7919 % 100_003) for i in range(40_000)]
+ARRAY, TENSOR = np.ones((400, 400)), torch.ones(1000, 1000)
+
+
+def _holds_the_lock() -> None:
+    sorted(WORDS)
+
+
+def _releases_it() -> None:
+    ARRAY @ ARRAY
+
+
+def _torchs() -> None:
+    TENSOR @ TENSOR
+
+
+def _steps(seconds: float) -> Counter[str]:
+    """Seconds in each."""
+    spent: Counter[str] = Counter()
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for part in (_holds_the_lock, _releases_it, _torchs):
+            began = time.perf_counter()
+            part()
+            spent[part.__name__] += time.perf_counter() - began
+    return spent
+
+
+def _shares(counts: Counter[str]) -> dict[str, float]:
+    return {name: n / counts.total() for name, n in counts.items()}
+
+
+def _sampled(work: Callable[[], object]) -> Samples:
+    sampler = LineSampler()
+    sampler.start()
+    try:
+        work()
+    finally:
+        samples = sampler.stop()
+    assert sampler.failure is None
+    assert_nothing_runs()
+    return samples
+
+
+@pytest.mark.skipif(frame_layout() is None, reason="frames cannot be read from outside here")
+def test_known_shares_are_seen_as_they_are() -> None:
+    """A thread inside saw the sort, which holds the lock, on the line after it: 36 % of 58."""
+    spent: list[Counter[str]] = []
+    samples = _sampled(lambda: spent.append(_steps(2.0)))
+    assert samples.from_outside
+    seen = Counter(
+        frame.function
+        for look in samples.thread
+        for frame in look.stack
+        if frame.function in spent[0]
+    )
+    assert seen.total() > 50
+    shares: dict[str, float] = dict.fromkeys(spent[0], 0.0) | _shares(seen)
+    for name, share in _shares(spent[0]).items():
+        assert shares[name] == pytest.approx(share, abs=0.12)
+
+
+def test_lines_are_those_of_the_code_that_runs() -> None:
+    """Of every frame: of functions with names beyond ASCII, of generators, of code from a text."""
+    source = "def größe(n):\n    yield sum(\n        range(n)\n    )\n"
+    space: dict[str, Callable[[int], object]] = {}
+    exec(compile(source, "<Übung>", "exec"), space)
+
+    def work() -> None:
+        end = time.perf_counter() + 0.5
+        while time.perf_counter() < end:
+            list(space["größe"](100_000))  # type: ignore[call-overload]
+
+    seen = {(f.file, f.function, f.line) for x in _sampled(work).thread for f in x.stack}
+    code = work.__code__
+    assert ("<Übung>", "größe", 2) in seen
+    assert (code.co_filename, code.co_qualname, code.co_firstlineno + 3) in seen
+
+
+class _Slow(torch.utils.data.Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor(sorted(WORDS)[0] == "0")
+
+
+@pytest.mark.skipif(frame_layout() is None, reason="frames cannot be read from outside here")
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_workers_are_seen_too(context: str) -> None:
+    loader = torch.utils.data.DataLoader(_Slow(), num_workers=2, multiprocessing_context=context)
+    samples = _sampled(lambda: list(loader))
+    functions = {frame.function for look in samples.workers for frame in look.stack}
+    assert "_Slow.__getitem__" in functions
+    assert "_Slow.__getitem__" not in {f.function for x in samples.thread for f in x.stack}
+
+
+@pytest.mark.parametrize("why", ["no layout", "no reader", "another stack"])
+def test_where_it_cannot_be_read_from_outside_a_thread_looks(
+    why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "no layout":
+        monkeypatch.setattr(line_sampler, "frame_layout", lambda: None)
+    elif why == "no reader":
+        monkeypatch.setattr(line_sampler, "_READER", "/no/such/file.py")
+    elif layout := frame_layout():
+        wrong = {**layout, "previous": layout["size"] - 8}
+        monkeypatch.setattr(line_sampler, "frame_layout", lambda: wrong)
+    samples = _sampled(lambda: time.sleep(0.4))
+    assert not samples.from_outside
+    assert len(samples.thread) > 5
+
+
+def test_it_ends_with_a_process_that_is_killed() -> None:
+    program = """
+import os, signal, time
+from perfkit.base.line_sampler import LineSampler
+sampler = LineSampler()
+sampler.start()
+while sampler._thread.is_alive():
+    time.sleep(0.01)
+print("" if sampler._child is None else sampler._child.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    pid = done.stdout.strip()
+    if not pid:
+        pytest.skip("frames cannot be read from outside here")
+    end = time.monotonic() + 5
+    while _runs(int(pid)):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as text:  # noqa: PTH123
+            return text.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
