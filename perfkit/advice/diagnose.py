@@ -12,7 +12,7 @@ from perfkit.advice.line_kinds import BACKWARD, OTHER, kind_of_source
 from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
 from perfkit.advice.rules.ranks import MAY_WAIT
 from perfkit.advice.rules.rule import rules
-from perfkit.base.machine.busy import Busy
+from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_ms, fmt_s, fmt_share, plural
 from perfkit.measure.summary import Summary
@@ -97,7 +97,7 @@ def diagnose(
     provenance: str,
     *,
     elsewhere: Elsewhere | None = None,
-    busy: Busy | None = None,
+    busy: CpuContention | None = None,
     not_steps: str = "",
     no_step: str = "",
     is_piece: bool = False,

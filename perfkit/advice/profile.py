@@ -21,7 +21,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.extras import needs
 from perfkit.base.files import write_atomically
 from perfkit.base.machine import Provenance, stamp
-from perfkit.base.machine.busy import Busy
+from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.printable import printable
 from perfkit.measure.summary import Summary, summarize
 from perfkit.trace.ask.breakdown import Breakdown, breakdown
@@ -90,7 +90,7 @@ class Profile(Shown):
     raw: bytes = field(repr=False, default=b"")
     coverage: Coverage | None = None
     elsewhere: Elsewhere | None = None
-    busy: Busy | None = None
+    busy: CpuContention | None = None
     nothing: str = ""
     is_piece: bool = False
     compiled: CompileReport | None = None

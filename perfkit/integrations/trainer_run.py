@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import MeasurementError, UsageError
 from perfkit.base.instrument import Instrument
-from perfkit.base.machine.busy import BusyMark, this_thread
+from perfkit.base.machine.cpu_contention import ContentionMark, this_thread
 from perfkit.base.progress import write
 from perfkit.measure.phases import PHASES
 from perfkit.measure.pushed import PushedRun
@@ -54,7 +54,7 @@ class TrainerRun:
         live: bool | None = None,
         profile: bool = False,
         now: Callable[[], int] = time.perf_counter_ns,
-        mark: Callable[[], BusyMark] = this_thread,
+        mark: Callable[[], ContentionMark] = this_thread,
     ) -> None:
         self._now, self._make_mark = now, mark
         if log is not None and not callable(log):

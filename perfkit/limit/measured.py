@@ -24,7 +24,7 @@ from perfkit.base.budget import budget_scale
 from perfkit.base.device import Device, here, of
 from perfkit.base.errors import MeasurementError, MissingError
 from perfkit.base.machine import stamp
-from perfkit.base.machine.busy import BusyMark
+from perfkit.base.machine.cpu_contention import ContentionMark
 from perfkit.base.machine.played import is_played
 from perfkit.limit.peaks import UPDATE, MemoryRate, Peaks, ProductRate, Rate
 
@@ -77,7 +77,7 @@ def measured_peaks(
     """
     bench = _Bench(device)
     began_s = time.monotonic()
-    mark = BusyMark()
+    mark = ContentionMark()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         bench.warm_up()

@@ -26,7 +26,7 @@ from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import Provenance, facts, stamp
-from perfkit.base.machine.busy import BusyMark, this_thread
+from perfkit.base.machine.cpu_contention import ContentionMark, this_thread
 from perfkit.base.plain import fields
 from perfkit.base.printable import printable
 from perfkit.base.words import (
@@ -435,7 +435,7 @@ def _comparison(
     budget_s: float,
     seed: int,
     before: Conditions,
-    mark: BusyMark,
+    mark: ContentionMark,
 ) -> Comparison:
     interval = ratio_interval(a, b)
     return Comparison(
@@ -528,7 +528,7 @@ def doubts(
 
     Args:
         before: the machine's state when measuring began, to name the cause of drift.
-        busy: what else the machine was doing, see :meth:`perfkit.base.machine.busy.Busy.sentence`.
+        busy: what else the machine was doing, as :class:`CpuContention` says it.
         over: how far the budget was overrun.
     """
     found = [busy.rstrip(".")] if busy else []

@@ -11,7 +11,7 @@ from typing import Any
 from perfkit.base.arguments import check_function, check_seconds, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
-from perfkit.base.machine.busy import BusyMark
+from perfkit.base.machine.cpu_contention import ContentionMark
 from perfkit.base.machine.energy import joules_between, read_energy
 from perfkit.measure.clock import clock_in_use
 
@@ -121,7 +121,7 @@ def energy(
     if not first.joules:
         return _nothing(first.unread, samples_per_step)
     resting = _resting()
-    mark, blocks = BusyMark(), _Blocks()
+    mark, blocks = ContentionMark(), _Blocks()
     while blocks.n < _FEWEST_BLOCKS or blocks.seconds < budget_s:
         blocks.add(step, clock)
     busy = mark.until_now()

@@ -10,7 +10,7 @@ things that run beside each other, and removing a part ``p`` of the workers' tim
 The rest of the step does not change, and the loader keeps what else it does. More workers bring at
 most ``1 / max(now / more, 1 - lost)``. These are bounds, not promises (Amdahl 1967).
 
-Thresholds are shares of the workers' time at which a cure is worth its work; they leave gaps on
+Thresholds are shares of the workers' time at which a remedy is worth its work; they leave gaps on
 purpose, in which no cause is named.
 """
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from perfkit.base.machine.loading import LoaderUse
+from perfkit.base.machine.dataloader_stats import DataLoaderStats
 from perfkit.base.words import fmt_bound, fmt_bytes, fmt_share, plural
 
 # Below a fifth of the step other things are better worth the work (as in the verdict).
@@ -35,16 +35,11 @@ _KERNEL_FROM = 0.4
 # A disk gives at least this much in the time for which a reader is blocked by it: 100 random reads
 # of 4 KiB a second from a hard disk. Whoever gets less is blocked by something else.
 _SLOWEST_DISK = 0.4e6
-# Where the kernel accounts for waits for disks, there must have been some.
-_STALLED_FROM = 0.1
 # A read call copies from the page cache at 2 GB/s or more; beyond that the kernel did other things.
 _CACHE_COPY = 2e9
-# New memory is the kernel's reason if it is so much for each second of CPU time: at 0.5 to 2 µs for
-# a page of 4 KiB (clearing and mapping it), 0.25 GB take 3 to 12 % of that second, and without
-# other work of the kernel beside it, 1 GB and more are touched.
-_FRESH_FROM = 0.25e9
-# At a larger multiple of the batches' own bytes, most new memory is not the batches.
-_MOSTLY_BATCHES = 2.5
+# Handing batches over is the kernel's reason if they are so much for each second of CPU time: at
+# 0.5 to 2 µs for a page of 4 KiB (clearing and mapping it), 0.25 GB take 3 to 12 % of it.
+_HANDED_FROM = 0.25e9
 _MOST_GAIN = 10.0
 
 Kind = Literal["disk", "code", "workers", "batches", "memory", "elsewhere", "cores"]
@@ -56,10 +51,10 @@ class LoaderCause:
 
     Attributes:
         kind: ``"disk"``, ``"code"`` (its own CPU time, and no core is free), ``"workers"`` (too few
-            for the cores), ``"batches"`` (large ones through shared memory), ``"memory"`` (new
-            memory for each batch: handed over, or for intermediate results), ``"cores"`` (they are
-            ready, but others hold the cores) or ``"elsewhere"`` (neither a core nor the disk: a
-            network, a lock, a sleep).
+            for the cores), ``"batches"`` (large ones through shared memory), ``"memory"`` (in the
+            kernel: batches handed over, or new memory for intermediate results), ``"cores"`` (they
+            are ready, but others hold the cores) or ``"elsewhere"`` (neither a core nor the disk:
+            a network, a lock, a sleep).
         title: the cause in a sentence, without the full stop.
         evidence: what was seen, with figures, one sentence each.
         what_to_do: code to change, as a snippet.
@@ -82,7 +77,7 @@ class LoaderCause:
 
 
 def loader_cause(
-    use: LoaderUse | None,
+    stats: DataLoaderStats | None,
     *,
     lost: float,
     batch_bytes: int | None = None,
@@ -91,26 +86,26 @@ def loader_cause(
     """Name the cause; None if there is none to name, or the evidence is too thin.
 
     Args:
-        use: what the workers and the training thread did.
+        stats: what the workers and the training thread did.
         lost: share of the step that waiting for data costs.
         batch_bytes: size of a batch; None if unknown.
         batches_per_s: how many the step got; None if unknown.
     """
-    if use is None or lost < _LEAST_LOST:
+    if stats is None or lost < _LEAST_LOST:
         return None
-    if not use.workers:
-        return _of_main(use, lost)
-    return _of_workers(use, lost, batch_bytes, batches_per_s)
+    if not stats.workers:
+        return _of_main(stats, lost)
+    return _of_workers(stats, lost, (batch_bytes or 0) * (batches_per_s or 0.0))
 
 
-def _of_main(use: LoaderUse, lost: float) -> LoaderCause | None:
+def _of_main(stats: DataLoaderStats, lost: float) -> LoaderCause | None:
     """Without workers only the disk stands out: all else is the code that waits."""
-    main = use.main
+    main = stats.main
     if main is None or main.seen_s < _LEAST_SEEN_S or main.waited_s is None:
         return None
     blocked = max(1 - (main.cpu_s + main.waited_s) / main.seen_s, 0.0)
     part = min(blocked, lost)
-    if part < _LEAST_LOST or not _by_disk(use, main.disk_bytes, blocked * main.seen_s):
+    if part < _LEAST_LOST or not _by_disk(main.disk_bytes, blocked * main.seen_s):
         return None
     gain = min(1 / max(1 - part, 1e-3), _MOST_GAIN)
     return LoaderCause(
@@ -119,61 +114,45 @@ def _of_main(use: LoaderUse, lost: float) -> LoaderCause | None:
         (
             f"the training thread is blocked for {fmt_share(blocked)} of the time, and "
             + _reading(main.disk_bytes, main.asked_bytes, main.seen_s, "this process reads"),
-            *_stalled(use),
         ),
         _FROM_DISK,
         gain,
         f"at most 1 / (1 - {part:.2f}) = {fmt_bound(gain)}, if all files came from memory",
-        use.doubts,
+        stats.doubts,
     )
 
 
-def _of_workers(
-    use: LoaderUse, lost: float, batch_bytes: int | None, batches_per_s: float | None
-) -> LoaderCause | None:
-    seen_s = sum(worker.seen_s for worker in use.workers)
-    cpu = use.mean(lambda worker: worker.cpu_s)
-    system = use.mean(lambda worker: worker.system_s)
-    waited = use.mean(lambda worker: worker.waited_s)
+def _of_workers(stats: DataLoaderStats, lost: float, handed_per_s: float) -> LoaderCause | None:
+    seen_s = sum(worker.seen_s for worker in stats.workers)
+    cpu = stats.mean(lambda worker: worker.cpu_s)
+    system = stats.mean(lambda worker: worker.system_s)
+    waited = stats.mean(lambda worker: worker.waited_s)
     if seen_s < _LEAST_SEEN_S or cpu is None or system is None or waited is None:
         return None
     blocked = max(1 - cpu - waited, 0.0)
-    disk = use.mean(lambda worker: worker.disk_bytes)
-    asked = use.mean(lambda worker: worker.asked_bytes)
-    n = len(use.workers)
+    disk = stats.mean(lambda worker: worker.disk_bytes)
+    asked = stats.mean(lambda worker: worker.asked_bytes)
+    n, spare, rest = len(stats.workers), stats.spare_cores, f"{1 - lost:.2f}"
     who = "the worker" if n == 1 else f"each of {n} workers"
     on_cpu = f"{who} computes for {fmt_share(min(cpu, 1.0))} of the time"
-    no_core = (
-        f"{who} is ready without a core for {fmt_share(waited)} of the time"
-        if waited >= _NO_CORE_FROM
-        else ""
-    )
+    no_core = f"{who} is ready without a core for {fmt_share(waited)} of the time"
 
     def cause(
         kind: Kind,
         title: str,
         evidence: tuple[str, ...],
-        cure: str,
+        remedy: str,
         loader_part: float,
         how: str,
         if_: str,
-        doubts: tuple[str, ...] = (),
     ) -> LoaderCause:
         gain = min(1 / max(loader_part, 1 - lost, 1e-3), _MOST_GAIN)
-        return LoaderCause(
-            kind,
-            title,
-            tuple(filter(None, evidence)),
-            cure,
-            gain,
-            f"at most {how} = {fmt_bound(gain)}, {if_}"
-            if gain < _MOST_GAIN
-            else f"over {_MOST_GAIN:.0f}× at best: {how}, {if_}",
-            (*use.doubts, *doubts),
-        )
+        formula = f"at most {how} = {fmt_bound(gain)}, {if_}"
+        if gain >= _MOST_GAIN:
+            formula = f"over {_MOST_GAIN:.0f}× at best: {how}, {if_}"
+        return LoaderCause(kind, title, evidence, remedy, gain, formula, stats.doubts)
 
-    rest = f"{1 - lost:.2f}"
-    if blocked >= _BLOCKED_FROM and _by_disk(use, disk, blocked):
+    if blocked >= _BLOCKED_FROM and _by_disk(disk, blocked):
         assert disk is not None
         return cause(
             "disk",
@@ -183,7 +162,6 @@ def _of_workers(
                 + _reading(
                     disk * n, None if asked is None else asked * n, 1.0, "together they read"
                 ),
-                *_stalled(use),
                 on_cpu,
             ),
             _FROM_DISK,
@@ -208,42 +186,30 @@ def _of_workers(
         )
     if cpu + waited < _AT_WORK_FROM:
         return None
-    fresh = use.mean(lambda worker: worker.fresh_bytes) or 0.0
+    without_core = (no_core,) if waited >= _NO_CORE_FROM else ()
     kernel = max(system - (asked or 0.0) / _CACHE_COPY, 0.0)
-    if kernel >= _KERNEL_FROM * cpu and fresh >= _FRESH_FROM * cpu:
-        # waiting for a core is spread over all that it does
-        part = kernel / cpu * (cpu + waited)
-        seen = (
-            f"the kernel takes {fmt_share(kernel / cpu)} of the workers' CPU time, while they "
-            f"touch {fmt_bytes(fresh / cpu)} of new memory for each second of it"
+    if kernel >= _KERNEL_FROM * cpu:
+        in_kernel = f"the kernel takes {fmt_share(kernel / cpu)} of the workers' CPU time"
+        kind: Kind = "memory"
+        title = "The workers spend their time in the kernel, and not on reading"
+        evidence: tuple[str, ...] = (
+            in_kernel,
+            "large batches handed over through shared memory do that, and so do large "
+            "intermediate results",
         )
-        handed = (batch_bytes or 0) * (batches_per_s or 0.0) / n
-        if handed and fresh <= _MOSTLY_BATCHES * handed:
-            return cause(
-                "batches",
-                "The workers spend their time handing over large batches through shared memory",
-                (
-                    f"{fmt_bytes(batch_bytes)} a batch, {fmt_bytes(handed * n)}/s; {seen}",
-                    no_core,
-                ),
-                _SMALLER,
-                1 - part,
-                f"1 / max({1 - part:.2f}, {rest})",
-                "if handing over took no time",
-            )
+        if handed_per_s >= _HANDED_FROM * cpu * n:
+            kind = "batches"
+            title = "The workers spend their time handing over large batches through shared memory"
+            evidence = (f"they hand over {fmt_bytes(handed_per_s)}/s, and {in_kernel}",)
+        part = kernel / cpu * (cpu + waited)  # waiting for a core is spread over all that it does
         return cause(
-            "memory",
-            "The workers spend their time on new memory for each batch",
-            (
-                seen,
-                "large batches handed over through shared memory do that, and so do large "
-                "intermediate results",
-                no_core,
-            ),
+            kind,
+            title,
+            (*evidence, *without_core),
             _SMALLER,
             1 - part,
             f"1 / max({1 - part:.2f}, {rest})",
-            "if new memory took no time",
+            "if that took no time",
         )
     if waited > cpu:
         return cause(
@@ -256,27 +222,24 @@ def _of_workers(
             f"1 / max({1 - waited:.2f}, {rest})",
             "if they always had one",
         )
-    spare = use.spare_cores
-    if spare is not None and spare >= _SPARE_FROM and waited < _NO_CORE_FROM:
+    if spare is None:
+        return None
+    cores = f"{spare:.1f} of {plural(stats.n_cores, 'core')} have nothing to do"
+    if spare >= _SPARE_FROM and waited < _NO_CORE_FROM:
         more = n + int(spare)
         return cause(
             "workers",
             "There are too few workers",
-            (f"{on_cpu}, and {spare:.1f} of {plural(use.n_cores, 'core')} have nothing to do",),
+            (f"{on_cpu}, and {cores}",),
             f"loader = DataLoader(dataset, ..., num_workers={more}, persistent_workers=True)",
             n / more,
             f"1 / max({n} / {more}, {rest})",
             f"with {plural(more, 'worker')}",
         )
-    if spare is None:
-        return None
     return cause(
         "code",
         "The workers' own code is slow, and no core is free for more workers",
-        (
-            f"{on_cpu}, and {spare:.1f} of {plural(use.n_cores, 'core')} have nothing to do",
-            no_core,
-        ),
+        (f"{on_cpu}, and {cores}", *without_core),
         "# less work for each sample: prepare once and store the result (smaller images, arrays),\n"
         "# move augmentation to the device, replace Python loops in __getitem__ by array code;\n"
         "# its lines:  for i in range(200): dataset[i]   under %%torchprof",
@@ -286,28 +249,18 @@ def _of_workers(
     )
 
 
-def _by_disk(use: LoaderUse, disk_bytes: float | None, blocked_s: float) -> bool:
+def _by_disk(disk_bytes: float | None, blocked_s: float) -> bool:
     """Whether a disk explains that a reader was blocked for so long."""
-    if not disk_bytes or disk_bytes < _SLOWEST_DISK * blocked_s:
-        return False
-    stalled = use.io_stalled_s
-    return stalled is None or stalled >= _STALLED_FROM * use.wall_s
+    return bool(disk_bytes) and (disk_bytes or 0.0) >= _SLOWEST_DISK * blocked_s
 
 
 def _reading(disk: float | None, asked: float | None, seconds: float, who: str) -> str:
     disk = disk or 0.0
-    said = f"{who} {fmt_bytes(disk / seconds)}/s from the disk"
+    sentence = f"{who} {fmt_bytes(disk / seconds)}/s from the disk"
     # read-ahead and mapped files make a disk read more than was asked for
     if asked and asked > disk:
-        said += f" ({fmt_share(disk / asked)} of what was asked for; the rest was in memory)"
-    return said
-
-
-def _stalled(use: LoaderUse) -> tuple[str, ...]:
-    if use.io_stalled_s is None:
-        return ()
-    share = min(use.io_stalled_s / max(use.wall_s, 1e-9), 1.0)
-    return (f"by the kernel's account something waited for a disk for {fmt_share(share)} of it",)
+        sentence += f" ({fmt_share(disk / asked)} of what was asked for; the rest was in memory)"
+    return sentence
 
 
 _FROM_DISK = (

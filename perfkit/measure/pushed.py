@@ -14,7 +14,7 @@ from typing import Any
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.machine.busy import Busy, BusyMark
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.measure.footprint import Footprint, MemoryReader
 from perfkit.measure.loader_wait import LoaderWait
@@ -66,12 +66,12 @@ class PushedRun:
         steps_only: bool = False,
         n_left_out: int = 0,
         now: Callable[[], int] = time.perf_counter_ns,
-        mark: Callable[[], BusyMark] | None = None,
+        mark: Callable[[], ContentionMark] | None = None,
     ) -> None:
         self._machine = Instrument("the look at the machine")
         self._make_mark = mark
-        self._mark: BusyMark | None = None
-        self._busy: Busy | None = None
+        self._mark: ContentionMark | None = None
+        self._busy: CpuContention | None = None
         self._display = Instrument("the live line")
         self._on_update = None if on_update is None else self._display.hook(on_update)
         self._steps_only = steps_only

@@ -20,8 +20,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from perfkit.base.arguments import check_whole
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
-from perfkit.base.machine.busy import Busy, BusyMark, this_thread
-from perfkit.base.machine.loading import LoaderLooks
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention, this_thread
+from perfkit.base.machine.dataloader_stats import DataLoaderSampler
 from perfkit.base.printable import printable
 from perfkit.base.uncompiled import leave_uncompiled
 from perfkit.base.uninterrupted import surely
@@ -59,7 +59,7 @@ _MOST_READINGS = 2048
 # Of many short loops it is asked in some: in as many as make up this share of their time.
 _MARK_FROM_NS = 100_000_000
 _COVERED = 0.25
-# A shorter look at the machine says nothing (see perfkit.base.machine.busy).
+# A shorter look at the machine says nothing (see perfkit.base.machine.cpu_contention).
 _SHORTEST_NS = 200_000_000
 # A loop this long is always asked, and is long enough to say why it waits.
 _LONG_NS = 2_000_000_000
@@ -165,7 +165,7 @@ class WatchedRun(Generic[_Batch]):
         hz: float = DEFAULT_HZ,
         now: Callable[[], int] = time.perf_counter_ns,
         read_memory: Callable[[], Footprint] | None = None,
-        mark: Callable[[], BusyMark] = this_thread,
+        mark: Callable[[], ContentionMark] = this_thread,
     ) -> None:
         _check_iterable(loader)
         if total is not None:
@@ -195,11 +195,11 @@ class WatchedRun(Generic[_Batch]):
         self._facts = StepFacts(now)
         self._phase_ns = [0] * len(PHASES)
         self._make_mark = mark
-        self._mark: BusyMark | None = None
+        self._mark: ContentionMark | None = None
         self._marked_ns = 0
         self._judged_ns = 0  # length of the loops in which it was asked
-        self._busy: Busy | None = None
-        self._looks: LoaderLooks | None = None
+        self._busy: CpuContention | None = None
+        self._looks: DataLoaderSampler | None = None
         self._batch_bytes: int | None = None
         self._has_workers = False
         self._loop: object | None = None  # token of the loop being measured
@@ -557,7 +557,7 @@ class WatchedRun(Generic[_Batch]):
                 self._marked_ns = now_ns
         if looped_ns >= _LONG_NS:
             if self._looks is None:
-                self._looks = LoaderLooks()
+                self._looks = DataLoaderSampler()
             self._looks.look()
 
     def _group(self) -> int:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from perfkit.base.device import in_use
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
-from perfkit.base.machine.busy import Busy
-from perfkit.base.machine.loading import LoaderUse
+from perfkit.base.machine.cpu_contention import CpuContention
+from perfkit.base.machine.dataloader_stats import DataLoaderStats
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.measure import slow_steps
@@ -88,9 +88,9 @@ class RunFacts:
     one_shot: bool
     problems: tuple[str, ...]
     n_peeks: int = 0
-    busy: Busy | None = None
+    busy: CpuContention | None = None
     during: Callable[[set[int]], str] = lambda _steps: ""
-    loading: LoaderUse | None = None
+    loading: DataLoaderStats | None = None
     batch_bytes: int | None = None
     may_be_grouped: bool = True  # False where a step is known to be one
     waits_known: bool = True  # False where no DataLoader was seen, and data may come otherwise
@@ -218,7 +218,7 @@ class RunSummary(Shown):
     n_unfinished: int = 0
     group: int = 1
     n_batches: int = 0
-    busy: Busy | None = None
+    busy: CpuContention | None = None
     phases: tuple[PhaseTime, ...] = ()
     why_waiting: LoaderCause | None = None
 

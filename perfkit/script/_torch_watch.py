@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.machine.busy import Busy, BusyMark, this_thread
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention, this_thread
 from perfkit.limit.kept import peaks_in_use
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.pushed import PushedRun
@@ -70,8 +70,8 @@ class TorchWatch:
         self._forward_hook: Any = None
         self._graph_task: Callable[[], int] = lambda: -1
         self._is_tracing: Callable[[], bool] = lambda: False
-        self.busy: Busy | None = None
-        self._busy_mark: BusyMark | None = None
+        self.busy: CpuContention | None = None
+        self._busy_mark: ContentionMark | None = None
 
     @property
     def failures(self) -> tuple[Failure, ...]:

@@ -19,7 +19,7 @@ import perfkit
 from perfkit import show
 from perfkit.advice import Profile, explain
 from perfkit.base.errors import UsageError
-from perfkit.base.machine.busy import Busy, BusyMark
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
 from perfkit.measure.summary import summarize
 from perfkit.trace import Recorder, breakdown, load
 from tests.left_running import assert_nothing_runs
@@ -410,9 +410,9 @@ def test_what_perfkit_does_around_a_region_is_no_time_of_it(
     """Five passes of 3 ms were told as 29 ms, 95 % of it Python: perfkit's own end was in them."""
     model = torch.nn.Linear(64, 64)
     marks: list[str] = []
-    until_now, close = BusyMark.until_now, Recorder._close_mark
+    until_now, close = ContentionMark.until_now, Recorder._close_mark
 
-    def looks(self: BusyMark) -> Busy:
+    def looks(self: ContentionMark) -> CpuContention:
         marks.append("busy")
         return until_now(self)
 
@@ -421,7 +421,7 @@ def test_what_perfkit_does_around_a_region_is_no_time_of_it(
             marks.append("closed")
         close(self)
 
-    monkeypatch.setattr(BusyMark, "until_now", looks)
+    monkeypatch.setattr(ContentionMark, "until_now", looks)
     monkeypatch.setattr(Recorder, "_close_mark", closes)
     with perfkit.profile() as p:
         _by_hand(model, 5)

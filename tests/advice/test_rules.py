@@ -23,8 +23,8 @@ from perfkit.advice.rules import precision
 from perfkit.advice.rules.data import RULE_OF_CAUSE
 from perfkit.advice.rules.gather import _index_operators
 from perfkit.advice.rules.rule import rules
-from perfkit.base.machine.busy import Busy
-from perfkit.base.machine.loading import LoaderUse, ProcessUse
+from perfkit.base.machine.cpu_contention import CpuContention
+from perfkit.base.machine.dataloader_stats import DataLoaderStats, ProcessUse
 from perfkit.base.words import fmt_ms
 from perfkit.measure.summary import summarize
 from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
@@ -157,13 +157,9 @@ def test_slow_loader_workers_get_other_advice() -> None:
     [
         ({"cpu_s": 9.8}, {}, "dataloader-slow-code"),
         ({"cpu_s": 9.8}, {"spare_cores": 5.0}, "dataloader-few-workers"),
-        ({"cpu_s": 1.0, "disk_bytes": 10**9}, {"io_stalled_s": 9.0}, "dataloader-slow-disk"),
+        ({"cpu_s": 1.0, "disk_bytes": 10**9}, {}, "dataloader-slow-disk"),
         ({"cpu_s": 1.0}, {}, "dataloader-blocked"),
-        (
-            {"cpu_s": 9.8, "system_s": 7.0, "fresh_bytes": 10**10},
-            {},
-            "dataloader-new-memory",
-        ),
+        ({"cpu_s": 9.8, "system_s": 7.0}, {}, "dataloader-new-memory"),
         # workers that do neither for long, or that were not seen: the old advice
         ({"cpu_s": 6.0}, {}, "dataloader-slow-workers"),
         ({"cpu_s": 1.0, "waited_s": None}, {}, "dataloader-slow-workers"),
@@ -172,9 +168,9 @@ def test_slow_loader_workers_get_other_advice() -> None:
 def test_why_workers_are_slow_decides_what_helps(
     worker: dict[str, Any], facts: dict[str, Any], rule: str
 ) -> None:
-    made = ProcessUse(10.0, 0.0, 0.1, 0.0, 10**6, 0, 0)
+    made = ProcessUse(10.0, 0.0, 0.1, 0.0, 0, 0)
     one = dataclasses.replace(made, **worker)
-    use = LoaderUse(10.0, 8, None, (one, one), 0.2, 0.0)
+    use = DataLoaderStats(10.0, 8, None, (one, one), 0.2)
     loading = dataclasses.replace(use, **facts)
     known = dataclasses.replace(_adamw(), loading=loading)
     diagnosis = _diagnosis(cpu_training(6, wait=870 * 4, loader=WORKERS), facts=known)
@@ -186,8 +182,8 @@ def test_why_workers_are_slow_decides_what_helps(
 
 
 def test_without_workers_a_slow_disk_is_said_beside_them() -> None:
-    main = ProcessUse(10.0, 1.0, 0.1, 0.0, 10**6, 10**9, 10**9)
-    known = dataclasses.replace(_adamw(), loading=LoaderUse(10.0, 8, main, (), 7.0, 8.0))
+    main = ProcessUse(10.0, 1.0, 0.1, 0.0, 10**9, 10**9)
+    known = dataclasses.replace(_adamw(), loading=DataLoaderStats(10.0, 8, main, (), 7.0))
     found = _diagnosis(cpu_training(6, wait=870 * 4, loader=SINGLE), facts=known).findings
     assert {f.rule for f in found} == {"dataloader-no-workers", "dataloader-slow-disk"}
 
@@ -508,7 +504,7 @@ def test_a_busy_machine_is_said_first_and_nothing_is_advised() -> None:
     trace = load(cpu_training(6, wait=900, loader=SINGLE).json())
     steps = find_steps(trace)
     split = breakdown(trace, steps)
-    quiet = Busy(wall_s=2.0, n_cores=2, process_s=1.0, waited_s=0.0, others_s=0.1)
+    quiet = CpuContention(wall_s=2.0, n_cores=2, process_s=1.0, waited_s=0.0, others_s=0.1)
     busy = dataclasses.replace(quiet, waited_s=1.0, others_s=3.0)
     told = [
         diagnose(Case(trace, steps, split), summarize(split.wall_ms), "simulated", busy=b)
@@ -526,7 +522,7 @@ def test_a_busy_machine_is_said_first_and_nothing_is_advised() -> None:
 def test_a_busy_machine_does_not_hide_that_nothing_was_found() -> None:
     trace = load(cpu_training(6).json())
     split = breakdown(trace, find_steps(trace))
-    busy = Busy(wall_s=2.0, n_cores=2, process_s=1.0, waited_s=1.0, others_s=3.0)
+    busy = CpuContention(wall_s=2.0, n_cores=2, process_s=1.0, waited_s=1.0, others_s=3.0)
     told = diagnose(
         Case(trace, find_steps(trace), split), summarize(split.wall_ms), "simulated", busy=busy
     )
@@ -539,7 +535,7 @@ def test_a_little_steal_weakens_the_verdict_and_hides_no_finding() -> None:
     """A hypervisor that took 5.4 % of the cores' time hid every finding."""
     trace = load(cpu_training(6, wait=900, loader=SINGLE).json())
     split = breakdown(trace, find_steps(trace))
-    stolen = Busy(2.0, 2, 2.0, waited_s=0.02, others_s=0.1, stolen_s=0.216)
+    stolen = CpuContention(2.0, 2, 2.0, waited_s=0.02, others_s=0.1, stolen_s=0.216)
     told = diagnose(
         Case(trace, find_steps(trace), split), summarize(split.wall_ms), "simulated", busy=stolen
     )

@@ -31,9 +31,9 @@ from perfkit.advice.evaluation import EvaluationWatch, evaluation_note
 from perfkit.advice.other_device import _here, step_elsewhere
 from perfkit.advice.typical import _of_another_kind
 from perfkit.base.errors import UsageError
-from perfkit.base.machine.busy import Busy
-from perfkit.base.machine.gpu_state import GpuHeldBack, GpuReading
-from perfkit.base.machine.held_back import HeldBack
+from perfkit.base.machine.cpu_contention import CpuContention
+from perfkit.base.machine.gpu_state import GpuReading, GpuThrottling
+from perfkit.base.machine.throttling import HostThrottling
 from perfkit.measure.phases import PHASES
 from perfkit.measure.summary import summarize
 from perfkit.trace import breakdown, find_steps, load
@@ -775,8 +775,8 @@ def test_the_length_of_a_step_in_words() -> None:
     )
 
 
-BUSY = Busy(wall_s=10.0, n_cores=2, process_s=5.0, waited_s=6.0, others_s=12.0)
-CALM = Busy(wall_s=10.0, n_cores=2, process_s=5.0)
+BUSY = CpuContention(wall_s=10.0, n_cores=2, process_s=5.0, waited_s=6.0, others_s=12.0)
+CALM = CpuContention(wall_s=10.0, n_cores=2, process_s=5.0)
 OUTSIDE = Elsewhere(10.0, 4, 3.0, (Stretch("what ran after the last step", 9.0, 0),))
 PARTLY_OUTSIDE = Elsewhere(10.0, 4, 3.0, (Stretch("what ran after the last step", 3.0, 0),))
 
@@ -828,11 +828,12 @@ def test_what_is_said_before_the_verdict(
 
 
 def test_what_held_the_machine_back_is_said_before_the_verdict() -> None:
-    hot = dataclasses.replace(CALM, held_back=HeldBack(10.0, hot_s=3.0))
+    slow = HostThrottling(10.0, process_s=9.0, clock_mhz=1200.0, max_mhz=3800.0)
+    hot = dataclasses.replace(CALM, host=slow)
     case = _made(cpu_training(6))
     found = diagnose(case, summarize(case.breakdown.wall_ms), "simulated", busy=hot)
     assert [one[:55] for one in found.first] == [
-        "The processor throttled itself for heat for 30 % of the"
+        "The fastest core ran at 1.20 GHz of at most 3.80 GHz wh"
     ]
     assert found.sentence.startswith("Your steps: compute-bound")
     assert not found.is_tentative
@@ -849,7 +850,7 @@ def test_what_held_a_gpu_back_is_said_with_its_part_of_the_step() -> None:
         launch = sim.call("cudaLaunchKernel", begin + 20, 5, op)
         sim.device("gemm", begin + 600, 380, launch)
     at_end = GpuReading(0, "a GPU", state=0, link=(3, 16), max_link=(4, 16), n_processes=3)
-    held = dataclasses.replace(CALM, gpus=(GpuHeldBack({"power": 1.0}, at_end),))
+    held = dataclasses.replace(CALM, gpus=(GpuThrottling({"power": 1.0}, at_end),))
     case = _made(sim)
     first = diagnose(case, summarize(case.breakdown.wall_ms), "simulated", busy=held).first
     power, link, others = first

@@ -10,8 +10,8 @@ import pytest
 
 from perfkit.base.device.cuda import DEVICE
 from perfkit.base.machine import gpu_state
-from perfkit.base.machine.busy import Busy, BusyMark
-from perfkit.base.machine.gpu_state import GpuHeldBack, GpuReading, read_gpus
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
+from perfkit.base.machine.gpu_state import GpuReading, GpuThrottling, read_gpus
 
 END = GpuReading(
     index=0,
@@ -29,8 +29,8 @@ END = GpuReading(
 )
 
 
-def seen(held: dict[str, float] | None = None, **end: Any) -> GpuHeldBack:
-    return GpuHeldBack(held or {}, replace(END, **end))
+def seen(held: dict[str, float] | None = None, **end: Any) -> GpuThrottling:
+    return GpuThrottling(held or {}, replace(END, **end))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def seen(held: dict[str, float] | None = None, **end: Any) -> GpuHeldBack:
         (seen(clock_mhz=900, reasons=0x2), "`nvidia-smi -rac` resets them"),
     ],
 )
-def test_what_explains_lost_time_is_said(gpu: GpuHeldBack, said: str):
+def test_what_explains_lost_time_is_said(gpu: GpuThrottling, said: str):
     assert len(gpu.sentences()) == 1
     assert said in gpu.sentences()[0]
 
@@ -71,7 +71,7 @@ def test_what_explains_lost_time_is_said(gpu: GpuHeldBack, said: str):
         seen(clock_mhz=None, reasons=None, state=None, link=None),  # a MIG instance
     ],
 )
-def test_what_explains_nothing_is_not_said(gpu: GpuHeldBack):
+def test_what_explains_nothing_is_not_said(gpu: GpuThrottling):
     assert gpu.sentences(copies=0.5) == ()
 
 
@@ -98,7 +98,7 @@ def test_what_a_gpu_does_not_report_is_left_out():
         (seen(clock_mhz=900, reasons=0x4, state=3), seen(clock_mhz=900, reasons=0x4, state=2)),
     ],
 )
-def test_what_costs_too_little_is_not_said(little: GpuHeldBack, much: GpuHeldBack):
+def test_what_costs_too_little_is_not_said(little: GpuThrottling, much: GpuThrottling):
     assert little.sentences() == ()
     assert len(much.sentences()) == 1
 
@@ -149,9 +149,9 @@ def test_a_step_that_hardly_computes_does_not_bring_the_gpu_to_its_limit():
 def test_the_share_is_of_the_time_between_two_readings():
     now = replace(END, held_s={"power": 9.0, "heat": 4.0})
     before = replace(END, held_s={"power": 4.0, "heat": 4.0})
-    assert GpuHeldBack.between(before, now, 10.0).held == {"power": 0.5, "heat": 0.0}
+    assert GpuThrottling.between(before, now, 10.0).held == {"power": 0.5, "heat": 0.0}
     # CUDA began in between: what the driver counted before is not this run's
-    assert GpuHeldBack.between(None, now, 10.0).held == {}
+    assert GpuThrottling.between(None, now, 10.0).held == {}
 
 
 class Nvml:
@@ -230,11 +230,11 @@ def test_it_reads_what_nvml_knows(one_gpu: Nvml):
 
 def test_a_mark_has_the_gpus_too(one_gpu: Nvml):
     pytest.importorskip("torch")
-    mark = BusyMark()
+    mark = ContentionMark()
     one_gpu.held_ns = 10**12  # far more than this test takes: all of the time
     busy = mark.until_now()
     assert [gpu.held for gpu in busy.gpus] == [{"power": 1.0}]
-    longer = replace(busy, wall_s=2.0, held_back=None)
+    longer = replace(busy, wall_s=2.0, host=None)
     assert "held back by its power limit for 100 % of the time" in longer.held_back_by()[0]
     assert longer.to_dict()["gpus"][0]["held"] == {"power": 1.0}
 
@@ -255,4 +255,4 @@ def test_without_cuda_nothing_is_asked(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(DEVICE, "is_initialised", lambda: False)
     monkeypatch.setattr(gpu_state, "_nvml", lambda: pytest.fail("NVML was asked"))
     assert read_gpus() == ()
-    assert Busy(1.0, 1, 1.0).held_back_by() == ()
+    assert CpuContention(1.0, 1, 1.0).held_back_by() == ()

@@ -23,7 +23,7 @@ from perfkit.base.errors import (
     WorkloadKilledError,
     WorkloadNotPortableError,
 )
-from perfkit.base.machine.busy import Busy
+from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.experiment import setting
 from perfkit.experiment.compare import _blocks
 from perfkit.experiment.compare.ab import ab
@@ -256,7 +256,9 @@ def test_that_other_programs_filled_the_cores_is_a_doubt(others_s, told):
 
     class Mark:
         def until_now(self):
-            return Busy(wall_s=10.0, n_cores=2, process_s=3.0, waited_s=0.0, others_s=others_s)
+            return CpuContention(
+                wall_s=10.0, n_cores=2, process_s=3.0, waited_s=0.0, others_s=others_s
+            )
 
     said = ab_module._busy(Mark())
     assert said == ("The machine was busy: other programs used 1.7 of 2 cores." if told else "")

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.modules import module as torch_module
 
 from perfkit.base.errors import MeasurementError, MissingError, UsageError
-from perfkit.base.machine.busy import Busy
+from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.integrations import TrainerRun
 from perfkit.show.timing import phase_lines
 from tests.left_running import n_optimizer_step_hooks
@@ -179,8 +179,8 @@ def _trained(loop: Loop, mark: Any) -> TrainerRun:
 
 def test_a_busy_machine_is_the_verdict(loop: Loop) -> None:
     class Loaded:
-        def until_now(self) -> Busy:
-            return Busy(10.0, 2, 8.0, waited_s=7.5, others_s=17.0)
+        def until_now(self) -> CpuContention:
+            return CpuContention(10.0, 2, 8.0, waited_s=7.5, others_s=17.0)
 
     summary = _trained(loop, Loaded).summary
     assert summary.sentence.startswith("The machine was busy: other programs used 1.7 of 2 cores")
@@ -190,7 +190,7 @@ def test_a_busy_machine_is_the_verdict(loop: Loop) -> None:
 
 def test_a_look_at_the_machine_that_fails_costs_only_itself(loop: Loop) -> None:
     class Broken:
-        def until_now(self) -> Busy:
+        def until_now(self) -> CpuContention:
             raise OSError("no /proc")
 
     def raises() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfkit.base.machine.busy import Busy, BusyMark
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
 from perfkit.measure.drift import Conditions
 
 
@@ -36,6 +36,6 @@ def clock() -> FakeClock:
 @pytest.fixture
 def quiet_machine(monkeypatch) -> None:
     """Pretend that nothing else runs on the machine."""
-    quiet = Busy(10.0, 2, 10.0)
-    monkeypatch.setattr(BusyMark, "until_now", lambda self: quiet)
+    quiet = CpuContention(10.0, 2, 10.0)
+    monkeypatch.setattr(ContentionMark, "until_now", lambda self: quiet)
     monkeypatch.setattr("perfkit.measure.compare.conditions", lambda: Conditions(None, None))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from perfkit.base.errors import UsageError
-from perfkit.base.machine.busy import Busy, BusyMark
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
 from perfkit.base.words import fmt_share
 from perfkit.measure.compare import Interval, compare, doubts, sentence
 from perfkit.measure.paired import ratio_interval
@@ -313,8 +313,8 @@ def test_warming_up_takes_a_quarter_of_the_budget_at_most(clock) -> None:
 def test_a_busy_machine_is_the_first_thing_said_and_the_doubts_are_one_sentence(
     clock, monkeypatch
 ) -> None:
-    busy = Busy(20.0, 2, 10.0, waited_s=9.0, others_s=25.0)
-    monkeypatch.setattr(BusyMark, "until_now", lambda self: busy)
+    busy = CpuContention(20.0, 2, 10.0, waited_s=9.0, others_s=25.0)
+    monkeypatch.setattr(ContentionMark, "until_now", lambda self: busy)
     random = np.random.default_rng(0)
 
     def noisy() -> None:

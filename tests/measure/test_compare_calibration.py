@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pytest
 from tiers import draws
 
-from perfkit.base.machine.busy import Busy
+from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.measure.compare import Comparison, compare
 from perfkit.measure.drift import Conditions
 
@@ -36,8 +36,8 @@ def small_heap() -> Iterator[None]:
 
 
 class QuietMark:
-    def until_now(self) -> Busy:
-        return Busy(1.0, 2, 1.0)
+    def until_now(self) -> CpuContention:
+        return CpuContention(1.0, 2, 1.0)
 
 
 def machine_load(random: np.random.Generator, calls: int, noise: str) -> npt.NDArray[np.float64]:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from perfkit.base.machine.loading import LoaderUse, ProcessUse
+from perfkit.base.machine.dataloader_stats import DataLoaderStats, ProcessUse
 from perfkit.measure import paired
 from perfkit.measure.compare import _overrun, doubts
 from perfkit.measure.drift import Conditions, drift
@@ -257,11 +257,11 @@ def test_how_bound_by_data_a_run_is(share: float, begin: str) -> None:
 # --- loaders ------------------------------------------------------------------------------
 
 MB, MIB = 10**6, 2**20
-_WORKER = ProcessUse(10.0, 9.6, 0.4, 0.1, 50 * MB, 400 * MB, 0)
+_WORKER = ProcessUse(10.0, 9.6, 0.4, 0.1, 400 * MB, 0)
 
 
 def _cause(worker: ProcessUse = _WORKER, lost: float = 0.8, **facts: object) -> str | None:
-    use = LoaderUse(10.0, 8, _WORKER, (worker, worker), 0.4, 0.0)
+    use = DataLoaderStats(10.0, 8, _WORKER, (worker, worker), 0.4)
     found = loader_cause(dataclasses.replace(use, **facts), lost=lost)  # type: ignore[arg-type]
     return None if found is None else found.kind
 
@@ -283,16 +283,12 @@ CAUSES = {
         lambda: _cause(workers=(_short(0.55),)), "code",
     ),
     "blocked by a disk": (
-        lambda: _cause(_worker(cpu_s=7.2, disk_bytes=READS), io_stalled_s=5.0), "code",
-        lambda: _cause(_worker(cpu_s=6.6, disk_bytes=READS), io_stalled_s=5.0), "disk",
+        lambda: _cause(_worker(cpu_s=7.2, disk_bytes=READS)), "code",
+        lambda: _cause(_worker(cpu_s=6.6, disk_bytes=READS)), "disk",
     ),
     "bytes of a disk": (
-        lambda: _cause(_worker(cpu_s=2.0, disk_bytes=2.9 * MB), io_stalled_s=5.0), "elsewhere",
-        lambda: _cause(_worker(cpu_s=2.0, disk_bytes=3.5 * MB), io_stalled_s=5.0), "disk",
-    ),
-    "the kernel's account": (
-        lambda: _cause(_worker(cpu_s=2.0, disk_bytes=READS), io_stalled_s=0.8), "elsewhere",
-        lambda: _cause(_worker(cpu_s=2.0, disk_bytes=READS), io_stalled_s=1.2), "disk",
+        lambda: _cause(_worker(cpu_s=2.0, disk_bytes=2.9 * MB)), "elsewhere",
+        lambda: _cause(_worker(cpu_s=2.0, disk_bytes=3.5 * MB)), "disk",
     ),
     "blocked elsewhere": (
         lambda: _cause(_worker(cpu_s=5.2)), None, lambda: _cause(_worker(cpu_s=4.6)), "elsewhere",
@@ -309,16 +305,12 @@ CAUSES = {
         lambda: _cause(_worker(cpu_s=7.5, waited_s=1.8), spare_cores=3.0), "workers",
     ),
     "time in the kernel": (
-        lambda: _cause(_worker(system_s=3.7, asked_bytes=0, fresh_bytes=9_000 * MB)), "code",
-        lambda: _cause(_worker(system_s=4.1, asked_bytes=0, fresh_bytes=9_000 * MB)), "memory",
+        lambda: _cause(_worker(system_s=3.7, asked_bytes=0)), "code",
+        lambda: _cause(_worker(system_s=4.1, asked_bytes=0)), "memory",
     ),
     "what reading takes": (
-        lambda: _cause(_worker(system_s=5, asked_bytes=4_000 * MB, fresh_bytes=9e9)), "code",
-        lambda: _cause(_worker(system_s=5, asked_bytes=1_500 * MB, fresh_bytes=9e9)), "memory",
-    ),
-    "new memory": (
-        lambda: _cause(_worker(system_s=7.0, asked_bytes=0, fresh_bytes=2_100 * MB)), "code",
-        lambda: _cause(_worker(system_s=7.0, asked_bytes=0, fresh_bytes=2_700 * MB)), "memory",
+        lambda: _cause(_worker(system_s=5, asked_bytes=4_000 * MB)), "code",
+        lambda: _cause(_worker(system_s=5, asked_bytes=1_500 * MB)), "memory",
     ),
 }  # fmt: skip
 
@@ -329,22 +321,22 @@ def test_why_a_loader_is_slow(what: str) -> None:
     assert (below(), above()) == (is_then, is_now)
 
 
-def test_batches_are_named_where_most_new_memory_is_theirs() -> None:
-    use = LoaderUse(10.0, 8, _WORKER, (), 0.4, 0.0)
-    worker = _worker(system_s=7.0, asked_bytes=0, fresh_bytes=10_000 * MB)
+def test_batches_are_named_where_many_bytes_are_handed_over() -> None:
+    use = DataLoaderStats(10.0, 8, _WORKER, (), 0.4)
+    worker = _worker(system_s=7.0, asked_bytes=0)
     use = dataclasses.replace(use, workers=(worker, worker))
 
     def kind(batch_bytes: int) -> str | None:
         found = loader_cause(use, lost=0.8, batch_bytes=batch_bytes, batches_per_s=10)
         return None if found is None else found.kind
 
-    # each worker touches 1,000 MB a second; 2.5 times its batches' bytes is the limit
-    assert kind(75 * MB) == "memory"
-    assert kind(85 * MB) == "batches"
+    # two workers compute for 96 % of the time: 0.25 GB for each second of it
+    assert kind(47 * MB) == "memory"
+    assert kind(49 * MB) == "batches"
 
 
 def test_a_gain_above_ten_is_not_told() -> None:
-    use = LoaderUse(10.0, 8, _WORKER, (_WORKER,), 0.4, 0.0)
+    use = DataLoaderStats(10.0, 8, _WORKER, (_WORKER,), 0.4)
     for lost, gain in ((0.88, 1 / 0.12), (0.95, 10.0)):
         found = loader_cause(use, lost=lost)
         assert found is not None

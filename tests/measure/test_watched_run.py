@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from perfkit.base.errors import UsageError
-from perfkit.base.machine.busy import Busy
+from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.measure.footprint import Footprint, footprint
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.points import MOST_POINTS
@@ -59,8 +59,8 @@ class Loader:
 class Quiet:
     """Nothing else runs on the machine."""
 
-    def until_now(self) -> Busy:
-        return Busy(10.0, 2, 10.0)
+    def until_now(self) -> CpuContention:
+        return CpuContention(10.0, 2, 10.0)
 
 
 def watched(clock, loader, **options) -> WatchedRun:
@@ -581,7 +581,7 @@ def test_memory_that_grows_is_told_on_a_busy_machine_too(clock) -> None:
     run = watched(clock, Loader(clock, 1000))
     run._read_memory = lambda: Footprint(500 * MIB + 4096 * run._meter.n, "allocated")
     loop(clock, run)
-    run._busy = Busy(100.0, 2, 10.0, waited_s=80.0, others_s=190.0)
+    run._busy = CpuContention(100.0, 2, 10.0, waited_s=80.0, others_s=190.0)
     run._summary = None
     said = run.summary.sentence
     assert "watch it again" in said
@@ -887,8 +887,8 @@ def test_unequal_long_steps_are_told_by_their_range(clock) -> None:
 
 def test_a_slightly_busy_machine_weakens_the_verdict_and_keeps_it(clock) -> None:
     class Stolen:
-        def until_now(self) -> Busy:
-            return Busy(10.0, 2, 10.0, waited_s=0.1, others_s=0.1, stolen_s=1.08)
+        def until_now(self) -> CpuContention:
+            return CpuContention(10.0, 2, 10.0, waited_s=0.1, others_s=0.1, stolen_s=1.08)
 
     run = watched(clock, Loader(clock, 300, wait_ms=30), mark=Stolen)
     loop(clock, run)
@@ -938,8 +938,8 @@ def test_one_long_step_is_told_by_its_number(clock) -> None:
 
 def test_a_busy_machine_is_the_verdict(clock) -> None:
     class Loaded:
-        def until_now(self) -> Busy:
-            return Busy(10.0, 2, 8.0, waited_s=4.0, others_s=12.0)
+        def until_now(self) -> CpuContention:
+            return CpuContention(10.0, 2, 8.0, waited_s=4.0, others_s=12.0)
 
     run = watched(clock, Loader(clock, 60, wait_ms=1), mark=Loaded)
     for i, _ in enumerate(run):
@@ -959,8 +959,8 @@ class Held:
     def __init__(self) -> None:
         type(self).made += 1
 
-    def until_now(self) -> Busy:
-        return Busy(0.9, 2, 0.5, waited_s=0.4, others_s=1.3)
+    def until_now(self) -> CpuContention:
+        return CpuContention(0.9, 2, 0.5, waited_s=0.4, others_s=1.3)
 
 
 def test_a_run_of_a_second_says_that_the_machine_is_busy(clock) -> None:
@@ -986,7 +986,7 @@ def test_of_many_short_loops_only_some_are_asked_whether_the_machine_is_busy(clo
 
 def test_a_look_that_is_too_short_to_say_anything_is_not_read(clock) -> None:
     class Unread(Held):
-        def until_now(self) -> Busy:
+        def until_now(self) -> CpuContention:
             raise AssertionError
 
     Unread.made = 0
@@ -1016,11 +1016,11 @@ def test_one_disturbed_epoch_of_many_is_not_the_verdict(clock) -> None:
     class Once:
         left = 1
 
-        def until_now(self) -> Busy:
+        def until_now(self) -> CpuContention:
             Once.left -= 1
             if Once.left >= 0:
-                return Busy(3.0, 2, 2.0, waited_s=1.5, others_s=4.0)
-            return Busy(3.0, 2, 3.0, waited_s=0.0, others_s=0.0)
+                return CpuContention(3.0, 2, 2.0, waited_s=1.5, others_s=4.0)
+            return CpuContention(3.0, 2, 3.0, waited_s=0.0, others_s=0.0)
 
     run = watched(clock, Loader(clock, 60), mark=Once)
     for _ in range(8):

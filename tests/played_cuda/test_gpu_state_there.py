@@ -19,9 +19,9 @@ pytestmark = [
 
 SEEN = """
 import time, torch
-from perfkit.base.machine.busy import BusyMark
+from perfkit.base.machine.cpu_contention import ContentionMark
 torch.zeros(1, device="cuda")
-mark = BusyMark()
+mark = ContentionMark()
 time.sleep(0.4)
 busy = mark.until_now()
 (gpu,) = busy.gpus

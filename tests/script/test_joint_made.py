@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfkit.base.machine.busy import SPOILS_FROM
+from perfkit.base.machine.cpu_contention import SPOILS_FROM
 from perfkit.script.ranks.joint import (
     _imbalance,
     _mostly_waits,

@@ -99,7 +99,7 @@ class GpuReading:
 
 
 @dataclass(frozen=True)
-class GpuHeldBack:
+class GpuThrottling:
     """What held one GPU back during a measurement.
 
     Attributes:
@@ -111,7 +111,7 @@ class GpuHeldBack:
     at_end: GpuReading
 
     @classmethod
-    def between(cls, before: GpuReading | None, now: GpuReading, wall_s: float) -> GpuHeldBack:
+    def between(cls, before: GpuReading | None, now: GpuReading, wall_s: float) -> GpuThrottling:
         """The difference of two readings of one GPU; without a first one only the end counts."""
         held = {}
         for name, seconds in now.held_s.items():

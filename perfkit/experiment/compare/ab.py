@@ -29,7 +29,7 @@ from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import Provenance, facts, stamp
-from perfkit.base.machine.busy import BusyMark
+from perfkit.base.machine.cpu_contention import ContentionMark
 from perfkit.base.plain import fields
 from perfkit.base.printable import printable
 from perfkit.base.progress import Progress, Say, left
@@ -203,7 +203,7 @@ def ab(
     # kept for all blocks; its remaining imports would disturb the first one
     try:
         with prepared_process(_PREPARED_WITHIN_S):
-            mark = BusyMark()
+            mark = ContentionMark()
             measuring = _Measuring(blocks, budget, kept)
             stopped, found = measuring.until_clear(min_blocks, max_blocks, tell)
             busy = _busy(mark)
@@ -242,7 +242,7 @@ def ab(
     )
 
 
-def _busy(mark: BusyMark) -> str:
+def _busy(mark: ContentionMark) -> str:
     """What else the machine did meanwhile, in words; empty if it was quiet.
 
     The arms run in other processes, whose waiting for a core is not known here; that this process

@@ -9,7 +9,7 @@ from typing import Any
 
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
-from perfkit.base.machine.busy import SPOILS_FROM
+from perfkit.base.machine.cpu_contention import SPOILS_FROM
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.script.ranks.lateness import Lateness, LateRank, lateness, own_phases
 from perfkit.script.ranks.pulse import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.base.compiling import CompileReport
-from perfkit.base.machine.loading import LoaderUse
+from perfkit.base.machine.dataloader_stats import DataLoaderStats
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Facts:
     n_threads: int | None = None
     n_cores: int | None = None
     gc_pauses_ms: tuple[float, ...] = ()
-    loading: LoaderUse | None = None
+    loading: DataLoaderStats | None = None
     compiled: CompileReport | None = None
     expandable_segments: bool | None = None
 

@@ -50,8 +50,8 @@ from perfkit.base.heap import give_back
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.line_sampler import LineSampler, Look, frames_of
 from perfkit.base.machine._host import usable_cpus
-from perfkit.base.machine.busy import Busy, BusyMark
-from perfkit.base.machine.loading import LoaderLooks
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
+from perfkit.base.machine.dataloader_stats import DataLoaderSampler
 from perfkit.base.stack import levels_of
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.words import fmt_count, fmt_ms, fmt_s, fmt_share, plural
@@ -169,7 +169,7 @@ class Recording:
     coverage: Coverage
     warnings: tuple[str, ...]
     elsewhere: Elsewhere | None = None
-    busy: Busy | None = None
+    busy: CpuContention | None = None
     cut_short: bool = False
     n_foreign_steps: int = 0
     has_threads: bool = False
@@ -308,9 +308,9 @@ class Recorder:
         self._unwatch_ends: Any = None
         self._passes: BackwardPasses | None = None
         self._stepped_in_pass: dict[int, Any] = {}  # id → optimizer
-        self._busy_mark: BusyMark | None = None
-        self._busy: Busy | None = None
-        self._looks: LoaderLooks | None = None
+        self._busy_mark: ContentionMark | None = None
+        self._busy: CpuContention | None = None
+        self._looks: DataLoaderSampler | None = None
         self._compile_watch: CompileWatch | None = None
         self._compiled: CompileReport | None = None
         # (time.perf_counter, name) of each mark opened: ties the samples' clock to the trace's
@@ -461,8 +461,8 @@ class Recorder:
         self._gc.start()
         self._unwatch_threads = watch_thread_starts(guarded(self._thread_starts))
         self._hook = register_optimizer_step_post_hook(guarded(self._optimizer_stepped))
-        self._busy_mark = BusyMark()
-        self._looks = LoaderLooks()
+        self._busy_mark = ContentionMark()
+        self._looks = DataLoaderSampler()
         self._compile_watch = CompileWatch()
         if self.warmup == 0:
             self._activate()
@@ -811,7 +811,7 @@ class Recorder:
             return False
         finally:
             self._start_s = time.perf_counter() - began_s
-        self._busy_mark = BusyMark()
+        self._busy_mark = ContentionMark()
         return True
 
     def _start_profiler(self) -> None:

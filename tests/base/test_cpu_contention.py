@@ -10,20 +10,18 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from perfkit.base.machine import busy
-from perfkit.base.machine.busy import Busy, BusyMark
-from perfkit.base.machine.held_back import HeldBack, HostReading
+from perfkit.base.machine import cpu_contention
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention, _Counters
+from perfkit.base.machine.throttling import HostThrottling, PagesRead
 
-QUIET = Busy(
+QUIET = CpuContention(
     wall_s=2.0,
     n_cores=2,
     process_s=2.0,
     waited_s=0.02,
     others_s=0.1,
-    involuntary_switches=40,
     stolen_s=0.0,
     throttled_s=0.0,
-    load=1.2,
 )
 
 
@@ -59,7 +57,7 @@ def test_what_slowed_it_down_is_said(change: dict[str, float], said: str):
     [
         {"others_s": 2.0},  # the other core was used; ours was there
         {"waited_s": 1.5},  # its own threads and workers are too many: nobody else is to blame
-        {"waited_s": None, "others_s": None, "load": 9.0},  # nothing is known
+        {"waited_s": None, "others_s": None},  # nothing is known
         {"wall_s": 0.05, "waited_s": 0.04, "others_s": 0.1},  # too short to know
     ],
 )
@@ -117,20 +115,22 @@ def test_how_much_was_lost_decides_how_far_the_times_count(
 def test_a_mark_compares_two_readings(monkeypatch: pytest.MonkeyPatch):
     readings = iter(
         [
-            busy._Counters(10.0, 100.0, 1.0, {}, 5.0, {1: 1.0, 2: 3.0}, HostReading()),
-            busy._Counters(11.0, 104.0, 1.0, {}, 25.0, {1: 2.5, 2: 3.0, 3: 0.25}, HostReading()),
+            _Counters(10.0, 100.0, 1.0, {}, {1: 1.0, 2: 3.0}, PagesRead(1)),
+            _Counters(11.0, 104.0, 1.0, {}, {1: 2.5, 2: 3.0, 3: 0.25}, PagesRead(9)),
         ]
     )
-    monkeypatch.setattr(busy._Counters, "read", staticmethod(lambda thread_id: next(readings)))
-    seen = BusyMark().until_now()
+    monkeypatch.setattr(_Counters, "read", staticmethod(lambda thread_id: next(readings)))
+    seen = ContentionMark().until_now()
     assert (seen.process_s, seen.others_s, seen.waited_s) == (1.0, 3.0, 1.5)
-    assert (seen.stolen_s, seen.throttled_s, seen.involuntary_switches) == (0.0, None, 20)
+    assert (seen.stolen_s, seen.throttled_s) == (0.0, None)
+    assert seen.host is not None
+    assert seen.host.major_faults == 8
+    assert seen.to_dict()["host"]["sentences"] == list(seen.held_back_by())
 
 
 def test_where_the_system_tells_nothing_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(busy.sys, "platform", "darwin")
+    monkeypatch.setattr(cpu_contention.sys, "platform", "darwin")
     monkeypatch.setattr(psutil, "cpu_times", lambda percpu: [])
-    monkeypatch.setattr(busy.os, "getloadavg", lambda: (_ for _ in ()).throw(OSError))
 
     class Process:
         def cpu_times(self) -> SimpleNamespace:
@@ -139,30 +139,25 @@ def test_where_the_system_tells_nothing_nothing_is_claimed(monkeypatch: pytest.M
         def children(self, recursive: bool) -> list[object]:
             raise psutil.AccessDenied
 
-        def num_ctx_switches(self) -> None:
-            raise NotImplementedError
-
     monkeypatch.setattr(psutil, "Process", Process)
-    seen = BusyMark().until_now()
-    assert (seen.waited_s, seen.others_s, seen.stolen_s, seen.load) == (None,) * 4
+    seen = ContentionMark().until_now()
+    assert (seen.waited_s, seen.others_s, seen.stolen_s) == (None,) * 3
     assert not seen.is_busy
 
 
 def test_the_kernels_account_of_a_thread_is_in_ns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(busy.sys, "platform", "linux")
-    monkeypatch.setattr(busy, "Path", lambda text: tmp_path / text.lstrip("/"))
-    monkeypatch.setattr(busy.os, "getloadavg", lambda: (1.0, 2.0, 3.0), raising=False)
-    account = tmp_path / "proc/self/task/5/schedstat"
+    monkeypatch.setattr(cpu_contention.sys, "platform", "linux")
+    monkeypatch.setattr(cpu_contention, "_PROC", tmp_path)
+    account = tmp_path / "self/task/5/schedstat"
     account.parent.mkdir(parents=True)
     account.write_text("9000000000 1500000000 77\n")  # ran, waited, how often
-    mark = BusyMark(5)
+    mark = ContentionMark(5)
     account.write_text("9900000000 2250000000 80\n")
-    seen = mark.until_now()
-    assert (seen.waited_s, seen.load) == (0.75, 1.0)
+    assert mark.until_now().waited_s == 0.75
 
 
 def test_it_reads_this_machine():
-    seen = BusyMark(threading.get_native_id()).until_now()
+    seen = ContentionMark(threading.get_native_id()).until_now()
     assert seen.n_cores >= 1
     assert seen.process_s >= 0
 
@@ -184,26 +179,23 @@ def test_the_other_ranks_of_a_torchrun_are_no_other_programs(monkeypatch: pytest
         def children(self, recursive: bool) -> list[Process]:
             return []
 
-        def num_ctx_switches(self) -> SimpleNamespace:
-            return SimpleNamespace(involuntary=0)
-
     class Agent(Process):
         def children(self, recursive: bool) -> list[Process]:
             return [Process(1), Process(2, 5.0)]
 
     monkeypatch.setattr(psutil, "Process", Process)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    assert busy._process()[0] == 1.875
+    assert cpu_contention._process_s() == 1.875
     monkeypatch.setenv("LOCAL_RANK", "0")
-    assert busy._process()[0] == 1.875 + 5.875
+    assert cpu_contention._process_s() == 1.875 + 5.875
 
 
 def test_two_measurements_add_up_and_what_is_unknown_stays_unknown() -> None:
-    short, long = HeldBack(1.0), HeldBack(9.0)
-    disturbed = Busy(1.0, 2, 0.5, waited_s=0.6, others_s=1.4, stolen_s=0.1, held_back=short)
-    quiet = Busy(9.0, 2, 9.0, waited_s=0.25, others_s=0.5, held_back=long)
+    short, long = HostThrottling(1.0), HostThrottling(9.0)
+    disturbed = CpuContention(1.0, 2, 0.5, waited_s=0.6, others_s=1.4, stolen_s=0.1, host=short)
+    quiet = CpuContention(9.0, 2, 9.0, waited_s=0.25, others_s=0.5, host=long)
     both = disturbed.and_then(quiet)
-    assert both.held_back is quiet.and_then(disturbed).held_back is long
+    assert both.host is quiet.and_then(disturbed).host is long
     assert (both.wall_s, both.process_s, both.waited_s, both.others_s) == (10.0, 9.5, 0.85, 1.9)
     assert both.stolen_s is None
     assert disturbed.spoils

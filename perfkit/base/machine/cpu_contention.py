@@ -3,7 +3,7 @@
 A preempted step looks slow, and a trace does not show why. The operating system does: how long the
 measured thread was ready but had no core, how much of the allowed cores other programs used, how
 long the container's quota stopped everything, how much time the hypervisor stole. Take a
-:class:`BusyMark` before a measurement and query it afterwards; it costs a few milliseconds.
+:class:`ContentionMark` before a measurement and query it afterwards; it costs a few milliseconds.
 
 A fact is None if the system does not report it (macOS and Windows report few).
 """
@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.base.machine import _host
-from perfkit.base.machine.gpu_state import GpuHeldBack, GpuReading, read_gpus
-from perfkit.base.machine.held_back import HeldBack, HostReading
+from perfkit.base.machine.gpu_state import GpuReading, GpuThrottling, read_gpus
 from perfkit.base.machine.quota import QuotaCounters, Throttled, read_quota
+from perfkit.base.machine.throttling import HostThrottling, PagesRead
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_count, fmt_number, fmt_share, plural
 
+_PROC = Path("/proc")
 # A thread without a core for a tenth of the time is measurably delayed.
 _WAITED_FROM = 0.10
 # The least that other programs must use to be blamed: a quarter of a core.
@@ -41,7 +42,7 @@ SPOILS_FROM = 0.2
 
 
 @dataclass(frozen=True)
-class Busy:
+class CpuContention:
     """What else the machine did during a measurement; None for what the system does not report.
 
     Attributes:
@@ -50,12 +51,10 @@ class Busy:
         process_s: CPU time of this process, its children and, under torchrun, its other ranks.
         waited_s: how long the most delayed thread was ready but not running.
         others_s: CPU time of other programs on the cores that this process may use.
-        involuntary_switches: how often this process was preempted.
         stolen_s: time on those cores that the hypervisor gave to other machines.
         throttled_s: time for which the container's quota stopped this process.
-        load: mean number of runnable threads of the whole machine over the last minute.
         throttled: that quota, and in how many of its periods it was used up.
-        held_back: what made the machine itself slow; not part of :attr:`lost`.
+        host: what made the machine itself slow; not part of :attr:`lost`.
         gpus: the same of the GPUs on which this process has a context.
     """
 
@@ -64,31 +63,28 @@ class Busy:
     process_s: float
     waited_s: float | None = None
     others_s: float | None = None
-    involuntary_switches: int | None = None
     stolen_s: float | None = None
     throttled_s: float | None = None
-    load: float | None = None
     throttled: Throttled | None = None
-    held_back: HeldBack | None = None
-    gpus: tuple[GpuHeldBack, ...] = ()
+    host: HostThrottling | None = None
+    gpus: tuple[GpuThrottling, ...] = ()
 
     @property
     def is_busy(self) -> bool:
         """Whether something outside this process slowed the measured code down."""
         return bool(self._reasons())
 
-    def and_then(self, later: Busy) -> Busy:
+    def and_then(self, later: CpuContention) -> CpuContention:
         """Both measurements as one; what held the machine back is that of the longer one."""
         longer = self if self.wall_s >= later.wall_s else later
         sums = {
             name: _sum(getattr(self, name), getattr(later, name))
-            for name in ("waited_s", "others_s", "involuntary_switches", "stolen_s", "throttled_s")
+            for name in ("waited_s", "others_s", "stolen_s", "throttled_s")
         }
         return replace(
             longer,
             wall_s=self.wall_s + later.wall_s,
             process_s=self.process_s + later.process_s,
-            load=later.load,
             **sums,
         )
 
@@ -132,17 +128,17 @@ class Busy:
         throttled = self._share(self.throttled_s)
         if throttled >= _THROTTLED_FROM:
             reasons.append(
-                f"the container's CPU quota stopped it for {_percent(min(throttled, 1.0))} of the "
+                f"the container's CPU quota stopped it for {fmt_share(min(throttled, 1.0))} of the "
                 f"time{self._quota_words()}"
             )
         stolen = self._share(self.stolen_s) / self.n_cores
         if stolen >= _STOLEN_FROM:
-            reasons.append(f"the hypervisor took {_percent(stolen)} of the cores' time away")
+            reasons.append(f"the hypervisor took {fmt_share(stolen)} of the cores' time away")
         if self._is_held_up:
             waited = self._share(self.waited_s)
             had_none = (
                 ", and your code was ready but had no core for "
-                f"{_percent(min(waited, 1.0))} of the time"
+                f"{fmt_share(min(waited, 1.0))} of the time"
                 if self.waited_s is not None
                 else ""
             )
@@ -176,7 +172,7 @@ class Busy:
         """
         if self.wall_s < _SHORTEST_S:
             return ()
-        host = () if self.held_back is None else self.held_back.sentences()
+        host = () if self.host is None else self.host.sentences()
         of_gpus = (gpu.sentences(copies, computing, queued) for gpu in self.gpus)
         return (*host, *(said for sentences in of_gpus for said in sentences))
 
@@ -190,7 +186,7 @@ class Busy:
         longer = self.lost / (1 - self.lost)
         return (
             f"The machine was a little busy: {'; '.join(reasons)}, so times are up to "
-            f"{_percent(longer)} too long."
+            f"{fmt_share(longer)} too long."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -198,7 +194,7 @@ class Busy:
         return fields(self, "is_busy", "lost")
 
 
-class BusyMark:
+class ContentionMark:
     """The counters at its creation; :meth:`until_now` compares them with the current ones.
 
     Args:
@@ -211,7 +207,7 @@ class BusyMark:
         self._began_s = time.monotonic()
         self._counters = _Counters.read(thread_id)
 
-    def until_now(self) -> Busy:
+    def until_now(self) -> CpuContention:
         """What else the machine has done since this mark was created."""
         wall_s = time.monotonic() - self._began_s
         before, now = self._counters, _Counters.read(self._thread_id)
@@ -220,25 +216,28 @@ class BusyMark:
         waits = [
             waited - before.waited_s.get(thread, 0.0) for thread, waited in now.waited_s.items()
         ]
-        switches = _since(before.switches, now.switches)
         throttled = Throttled.between(before.quota, now.quota)
         gpus_before = {gpu.index: gpu for gpu in before.gpus}
-        return Busy(
+        return CpuContention(
             wall_s=wall_s,
             n_cores=_host.usable_cpus(),
             process_s=process_s,
             waited_s=max(waits) if waits else None,
             others_s=None if machine_s is None else max(machine_s - process_s, 0.0),
-            involuntary_switches=None if switches is None else int(switches),
             stolen_s=_since(before.stolen_s, now.stolen_s),
             throttled_s=None if throttled is None else throttled.stopped_s,
-            load=_load(),
             throttled=throttled,
-            held_back=HeldBack.between(before.host, now.host, wall_s=wall_s, process_s=process_s),
+            host=HostThrottling.between(
+                before.pages, now.pages, wall_s=wall_s, process_s=process_s
+            ),
             gpus=tuple(
-                GpuHeldBack.between(gpus_before.get(gpu.index), gpu, wall_s) for gpu in now.gpus
+                GpuThrottling.between(gpus_before.get(gpu.index), gpu, wall_s) for gpu in now.gpus
             ),
         )
+
+
+# children that have ended are counted in these, live ones by themselves
+_SPENT = ("user", "system", "children_user", "children_system")
 
 
 @dataclass(frozen=True)
@@ -247,24 +246,17 @@ class _Counters:
     machine_s: float | None
     stolen_s: float | None
     quota: dict[Path, QuotaCounters]
-    switches: float | None
     waited_s: dict[int, float]
-    host: HostReading
+    pages: PagesRead
     gpus: tuple[GpuReading, ...] = ()
 
     @staticmethod
     def read(thread_id: int | None) -> _Counters:
-        process_s, switches = _process()
+        process_s = _process_s()
         machine_s, stolen_s = cores_busy_s()
+        waited_s = _waited_s(thread_id)
         return _Counters(
-            process_s,
-            machine_s,
-            stolen_s,
-            read_quota(),
-            switches,
-            _waited_s(thread_id),
-            HostReading.read(),
-            read_gpus(),
+            process_s, machine_s, stolen_s, read_quota(), waited_s, PagesRead.read(), read_gpus()
         )
 
 
@@ -276,35 +268,24 @@ def _since(before: float | None, now: float | None) -> float | None:
     return None if before is None or now is None else max(now - before, 0.0)
 
 
-def _process() -> tuple[float, float | None]:
-    """CPU seconds of this process and its children, and how often it lost its core."""
+def _process_s() -> float:
+    """CPU seconds of this process and its children and, under torchrun, of its other ranks."""
     import psutil
 
     process = psutil.Process()
-    total_s = 0.0
-    times = process.cpu_times()
-    # ended children are counted here, live ones below
-    total_s += times.user + times.system
-    total_s += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
     try:
         # the other ranks of a torchrun are not other programs
         parent = process.parent() if "LOCAL_RANK" in os.environ else None
         children = (parent or process).children(recursive=True)
     except psutil.Error:
         children = []
-    children = [child for child in children if child.pid != process.pid]
-    for child in children:
+    total_s = 0.0
+    for one in (process, *(child for child in children if child.pid != process.pid)):
         try:
-            spent = child.cpu_times()
-            total_s += spent.user + spent.system
-            total_s += getattr(spent, "children_user", 0.0) + getattr(spent, "children_system", 0.0)
+            total_s += sum(getattr(one.cpu_times(), name, 0.0) for name in _SPENT)
         except psutil.Error:  # it has just ended
             continue
-    try:
-        switches: float | None = float(process.num_ctx_switches().involuntary)
-    except (psutil.Error, NotImplementedError, AttributeError):
-        switches = None
-    return total_s, switches
+    return total_s
 
 
 def cores_busy_s() -> tuple[float | None, float | None]:
@@ -330,31 +311,26 @@ def _waited_s(thread_id: int | None) -> dict[int, float]:
     """Thread → seconds in which it was ready but not running (Linux)."""
     if not sys.platform.startswith("linux"):
         return {}
-    folder = Path("/proc/self/task")
     try:
-        ids = [thread_id] if thread_id is not None else [int(p.name) for p in folder.iterdir()]
+        folders = (_PROC / "self/task").iterdir()
+        ids = [int(folder.name) for folder in folders] if thread_id is None else [thread_id]
     except OSError:
         return {}
-    found = {}
-    for one in ids:
-        try:
-            found[one] = int((folder / str(one) / "schedstat").read_bytes().split()[1]) / 1e9
-        except (OSError, IndexError, ValueError):
-            continue
-    return found
+    waits = {one: run_delay_s(f"self/task/{one}") for one in ids}
+    return {one: wait for one, wait in waits.items() if wait is not None}
 
 
-def _load() -> float | None:
+def run_delay_s(task: str) -> float | None:
+    """Seconds for which a task, a folder of ``/proc``, was ready but had no core; None if unknown.
+
+    https://docs.kernel.org/scheduler/sched-stats.html
+    """
     try:
-        return os.getloadavg()[0]
-    except (OSError, AttributeError):
+        return int((_PROC / task / "schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):  # it has ended, or another system
         return None
 
 
-def _percent(share: float) -> str:
-    return fmt_share(share)
-
-
-def this_thread() -> BusyMark:
+def this_thread() -> ContentionMark:
     """A mark for the calling thread."""
-    return BusyMark(threading.get_native_id())
+    return ContentionMark(threading.get_native_id())
