@@ -56,6 +56,7 @@ def _found(memory: int) -> dict[str, Any]:
         of_callers, lambda word: id(code) + 8 <= word < id(code) + code.__sizeof__()
     )
     first = of_callers[at_instruction] - outer.f_lasti - id(code)
+    del inner, outer  # a frame that refers to itself would keep what all of its callers hold
     named = (lambda: 0).__code__  # its name and its qualified name differ
     of_code = _words(memory, id(named), first // 8)
     pythons = ctypes.pythonapi
