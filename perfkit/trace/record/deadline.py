@@ -11,6 +11,8 @@ from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.resident import peak_resident_bytes, resident_bytes
 
 _LOOK_EVERY_S = 0.25
+# So many times as long as the last look took the next one waits: 2 % of the time.
+_REST_AFTER_LOOK = 50
 _JOIN_S = 2.0  # the thread may be waiting for a place in the interpreter's queue of calls
 
 
@@ -32,6 +34,7 @@ class Deadline:
         self._memory_ceiling_bytes: int | None = None
         self._highest_bytes = 0  # of the looks so far
         self._step_end_bytes: int | None = None
+        self._due_s = 0.0
         self.kept_bytes = 0  # by the last step, more than at the first look at a step's end
         self._deadline_s: float | None = None
         self._wake = threading.Event()
@@ -71,9 +74,13 @@ class Deadline:
         """At the end of a step: whether steps have left ``kept_limit_bytes`` behind.
 
         By then the tensors of the step are freed, and a process that was larger once may take more
-        events than it should.
+        events than it should. On a heap with many holes a look takes long, and the next rests.
         """
+        if time.perf_counter() < self._due_s:
+            return False
+        spent_s = time.thread_time()
         now = _used_bytes()
+        self._due_s = time.perf_counter() + _REST_AFTER_LOOK * (time.thread_time() - spent_s)
         if self._step_end_bytes is None:
             self._step_end_bytes = now
         self.kept_bytes = now - self._step_end_bytes

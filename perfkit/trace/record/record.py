@@ -337,6 +337,7 @@ class Recorder:
         self._first_optimizer: weakref.ref[Any] | None = None
         self._first_id = 0
         self._optimizers: dict[int, OptimizerFacts] = {}
+        self._unread: dict[int, weakref.ref[Any]] = {}
         self._n_of: dict[int, int] = {}  # id → its steps, since the first one is the first
         # id of another → steps of the first one when that one stepped for the first and last time
         self._first_at: dict[int, tuple[int, int]] = {}
@@ -466,6 +467,7 @@ class Recorder:
         self._compile_watch = CompileWatch()
         if self.warmup == 0:
             self._activate()
+            self._open_mark(f"{_STEP_MARK}0")
         elif not self._late:  # else the profiler starts with the first step after the warm-up
             self._deadline.allow_memory()
             self._deadline.set(time.monotonic() + self._max_seconds)
@@ -678,12 +680,11 @@ class Recorder:
             self._optimizers, self._by_others, self._n_of, self._first_at = {}, {}, {}, {}
             first = optimizer
         if key not in self._optimizers:
-            self._optimizers[key] = optimizer_facts(optimizer)
+            self._optimizers[key] = OptimizerFacts("", 0, (), ())
+            self._unread[key] = weakref.ref(optimizer)
         self._n_of[key] = self._n_of.get(key, 0) + 1
         if first is optimizer:
             self._by_others.clear()
-            if self._state != "done":
-                self._note_framework(sys._getframe(1))
             self._step_ended()
             return
         n = self._n_of.get(self._first_id, 0)
@@ -722,6 +723,8 @@ class Recorder:
 
     def _step_ended(self) -> None:
         now_s = time.perf_counter()
+        if self._state == "active":  # first of all: what perfkit does here belongs to no step
+            self._close_mark()
         began_s, self._last_step_s = self._step_began_s, now_s
         interval_ms = (now_s - began_s) * 1e3
         if self._looks is not None:
@@ -736,8 +739,6 @@ class Recorder:
             if self._n_profiled >= self.steps or self._time_is_up or grew:
                 self._was_too_long = self._n_profiled < self.steps
                 self._stop_profiler()
-            else:
-                self._open_mark(f"{_STEP_MARK}{self._n_profiled}")
         elif self._state == "done":
             if self._skip_interval:
                 self._skip_interval = False
@@ -745,17 +746,22 @@ class Recorder:
                 self._unprofiled_ms.append(interval_ms)
         elif self._n_steps >= self.warmup:
             self._activate()
+        if self._state != "done":
+            self._note_framework(sys._getframe(1))
+        self._read_facts()
         if self._on_step is not None:
             self._on_step(began_s, now_s)
         if self._on_rest is not None and self._state == "done":
             on_rest, self._on_rest = self._on_rest, None
             on_rest()
-        # From here, not from the entry: what we do between two steps belongs to neither.
-        self._step_began_s = time.perf_counter()
         if self._looks is not None:
-            self._looks.skip(self._step_began_s - now_s)
+            self._looks.skip(time.perf_counter() - now_s)
+        if self._state == "active":
+            self._open_mark(f"{_STEP_MARK}{self._n_profiled}")
+        self._step_began_s = time.perf_counter()
 
     def _activate(self) -> None:
+        """The next mark is a step's."""
         if self._state == "paused":
             self._collect(True)
         elif self._state == "waiting" and not self._started_late():
@@ -763,12 +769,17 @@ class Recorder:
         self._state = "active"
         self._time_is_up = False
         assert self._deadline is not None
-        # before the step: it takes up to ms
         self._deadline.allow_memory(at_step_end=self._n_steps > 0)
-        self._open_mark(f"{_STEP_MARK}0")
         self._deadline.set(time.monotonic() + self._max_seconds)
         assert self._gc is not None
         self._gc.forget()
+
+    def _read_facts(self) -> None:
+        """Of the optimizers that have stepped for the first time."""
+        unread, self._unread = self._unread, {}
+        for key, ref in unread.items():
+            if (optimizer := ref()) is not None and key in self._optimizers:
+                self._optimizers[key] = optimizer_facts(optimizer)
 
     def _note_framework(self, frame: FrameType) -> None:
         """A step has ended below this frame: shows whether the loop is a framework's."""
