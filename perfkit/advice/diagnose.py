@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, interval
+from perfkit.advice.findings import MOST_GAIN, Finding, amdahl, interval
 from perfkit.advice.line_kinds import BACKWARD, OTHER, kind_of_source
 from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
 from perfkit.advice.rules.ranks import MAY_WAIT
@@ -65,9 +66,9 @@ class Diagnosis:
         sentence: the same in words, with its numbers.
         findings: what to change, sorted by the bound of the gain, largest first.
         no_cure: a sentence if no finding is about what bounds the step; else empty.
-        first: what to say before the sentence: that the machine was busy or held back, or that most
-            of the time was not in steps like these.
-        is_tentative: whether the machine was busy, so that these figures support no advice: the
+        first: what to say before the sentence: that most of the time was not in steps like these.
+        doubts: that the machine was busy or held back, to be said after it.
+        is_tentative: whether the figures are not of steps, so that they support no advice: the
             findings are listed, but not shown as what to do.
         is_one_sided: whether only the host's work was recorded, or only the device's, so that what
             bounds the step is not known.
@@ -78,6 +79,7 @@ class Diagnosis:
     findings: tuple[Finding, ...]
     no_cure: str = ""
     first: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     is_tentative: bool = False
     is_one_sided: bool = False
 
@@ -101,12 +103,12 @@ def diagnose(
     not_steps: str = "",
     no_step: str = "",
     is_piece: bool = False,
+    state: Sequence[Finding] = (),
 ) -> Diagnosis:
     """Name the bound and run every rule.
 
-    On a busy machine times are not the code's own: then the verdict is only what the figures
-    say, and nothing is advised that rests on them. Where little was lost to others, the verdict
-    and the advice stay, and by how much times may be too long is said first.
+    On a busy machine times are not the code's own. What the run lost to others bounds by how much
+    a share can be wrong: a finding stays where it survives that, with the bound that is left.
 
     Args:
         case: what is known about the steps.
@@ -118,11 +120,15 @@ def diagnose(
             given then.
         no_step: that the code has no steps, to be said first.
         is_piece: whether no step was found, so that the figures are of all of it as one piece.
+        state: what the run's objects have shown; it comes first.
     """
     bound = _bound(case)
     found = [f for rule in rules() for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
     found += _outside(elsewhere, trains=case.trains)
-    found.sort(key=lambda f: (-f.gain_at_most, f.rule))
+    found = [*(_with_ceiling(f, case) for f in state), *_without_the_same(found, state)]
+    if busy is not None and busy.spoils:
+        found = [left for f in found if (left := _beside_others(f, busy.lost)) is not None]
+    found.sort(key=lambda f: (not f.is_state, -f.gain_at_most, f.rule))
     if case.is_file and not case.on_device:
         found = [_without_bound(f, "a trace without a device does not carry one") for f in found]
     if case.on_device and not case.joins_launches:
@@ -139,19 +145,19 @@ def diagnose(
         what = of_one_piece(f"{what}{_path(bound, case)}.")
         found = [finding_of_one_piece(f) for f in found]
     first = []
-    is_busy = busy is not None and busy.spoils
-    is_tentative = is_busy or bool(not_steps)
+    doubts = []
+    is_tentative = bool(not_steps)
     is_outside = elsewhere is not None and elsewhere.is_most
     if busy is not None and busy.is_busy:
-        first.append(busy.sentence())
+        doubts.append(busy.sentence())
     if busy is not None:
         if case.on_device:
             shares = case.device_shares
-            first += busy.held_back_by(
+            doubts += busy.held_back_by(
                 copies=shares["copy"], computing=shares["compute"], queued=case.idle["queued"]
             )
         else:
-            first += busy.held_back_by()
+            doubts += busy.held_back_by()
     if not_steps or no_step:
         first.append(not_steps or no_step)
     if elsewhere is not None and is_outside:
@@ -159,20 +165,66 @@ def diagnose(
     if first:
         whose = "The recorded steps" if is_outside else "Your steps"
         whose = "That piece" if no_step else whose
-        when = ", as far as can be seen on a busy machine" if is_busy else ""
-        what = f"{whose}{when}: {_uncapital(what)}"
+        what = f"{whose}: {_uncapital(what)}"
     if not_steps:
         what = "So there is no verdict on your steps."
-    elif is_busy:
-        what += " Measure again on a quiet machine before you change anything."
     return Diagnosis(
         bound.bound_by,
         what,
         tuple(found),
-        "" if not_steps or (is_busy and found) else _no_cure(bound, found, case),
+        "" if not_steps else _no_cure(bound, found, case),
         tuple(first),
+        tuple(doubts),
         is_tentative,
         is_one_sided,
+    )
+
+
+# State findings → rules that say the same, from a trace and with less.
+_SAYS_MORE = {
+    "padding": ("num-threads",),
+    "empty-cache": ("allocator-retries", "allocator-churn"),
+    "workers-restarted": ("dataloader-slow-workers", "dataloader-few-workers"),
+    "iterable-not-sharded": ("dataloader-slow-workers", "dataloader-few-workers"),
+    "row-by-row": ("dataloader-no-workers", "dataloader-slow-code", "dataloader-small-samples"),
+    "weights-copied": ("host-python", "tiny-operators"),
+}
+
+
+def _without_the_same(found: Sequence[Finding], state: Sequence[Finding]) -> list[Finding]:
+    said = {rule for one in state for rule in _SAYS_MORE.get(one.rule, ())}
+    return [f for f in found if f.rule not in said]
+
+
+def _with_ceiling(finding: Finding, case: Case) -> Finding:
+    """A finding of the run's objects with the bound that the recorded steps give it.
+
+    What to do shortens some classes of a step to a part of them, at best. No bound is told where
+    only the little that is left would decide it.
+    """
+    if not finding.acts_on or finding.has_bound:
+        return finding
+    share = sum(case.lost_to(one) for one in finding.acts_on if one in case.shares)
+    gain, formula = amdahl(share, speedup=1 / finding.leaves if finding.leaves else None)
+    if gain >= MOST_GAIN:
+        return replace(finding, gain_at_most=gain)
+    return replace(finding, gain_at_most=gain, formula=formula, has_bound=True)
+
+
+def _beside_others(finding: Finding, lost: float) -> Finding | None:
+    """A finding of a run that lost so much of its time to other programs; None if it may be none.
+
+    All of that may have been in the part that the finding is about, or none of it.
+    """
+    if not finding.has_bound or finding.gain_at_most <= 1.0:
+        return finding
+    share = 1.0 - 1.0 / finding.gain_at_most
+    least, most = (share - lost) / (1.0 - lost), min(share / (1.0 - lost), 1.0)
+    if least < 1.0 - 1.0 / _LEAST_GAIN and not finding.is_state:
+        return None
+    gain, formula = amdahl(most)
+    return replace(
+        finding, gain_at_most=gain, formula=f"{formula}; with all that others may have taken"
     )
 
 
@@ -319,31 +371,56 @@ def _uncapital(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
+# What torch imports when an optimizer is made, or code is compiled: once a process.
+_IMPORTS = re.compile(r"\boptim\.\w+\(|^\s*(import|from)\b|\btorch\.compile\(")
+# The head of a loop: what it takes is the wait for its data, which the steps have.
+_FETCHES = re.compile(r"^(async )?for\b.*:$")
+
+
+def of_the_program(elsewhere: Elsewhere | None) -> Elsewhere | None:
+    """Without what is not the program's: torch's own imports; and without waits for data."""
+    if elsewhere is None:
+        return None
+    imports = [s for s in elsewhere.stretches if s.is_set_up and _IMPORTS.search(s.source)]
+    kept = tuple(
+        s
+        for s in elsewhere.stretches
+        if s not in imports and not (s.numbers and _FETCHES.search(s.source))
+    )
+    region_s = elsewhere.region_s - sum(s.seconds for s in imports)
+    return replace(elsewhere, region_s=region_s, stretches=kept)
+
+
 def _outside(elsewhere: Elsewhere | None, *, trains: bool) -> list[Finding]:
     """A finding about the time outside the recorded steps."""
     if elsewhere is None or not elsewhere.is_worth_a_word:
         return []
     largest = elsewhere.stretches[0]
-    gain, formula = amdahl(min(largest.seconds / elsewhere.region_s, 1.0))
+    share = min(largest.seconds / elsewhere.region_s, 1.0)
+    gain, formula = amdahl(share)
     kind = kind_of_source(largest.source)
+    spent = (
+        f"{fmt_s(largest.seconds)} of {fmt_s(elsewhere.region_s)} {largest.when}, not in steps "
+        "like the recorded ones"
+    )
+    known = kind not in (OTHER, BACKWARD)
     return [
         Finding(
             rule="outside-the-steps",
-            title=f"{fmt_s(largest.seconds)} of the code's {fmt_s(elsewhere.region_s)} were spent "
-            f"{largest.when}, not in steps like the recorded ones",
-            evidence=tuple(s.words() for s in elsewhere.stretches),
-            what_to_do=(
-                "# profile that part by itself, or do it less often\n"
-                + kind.what_to_do(trains=trains)
-                if kind not in (OTHER, BACKWARD)
-                else "# profile that part by itself: %%torchprof on a cell of its own, or\n"
-                "with perfkit.profile() as p:\n    ...\nprint(p)"
-            ),
+            title=kind.title or f"{fmt_share(share)} of the time is spent {largest.when}",
+            evidence=(spent, *(s.words() for s in elsewhere.stretches)),
+            what_to_do=kind.what_to_do(trains=trains) if known else _PROFILE_IT,
             gain_at_most=gain,
             formula=f"for the code as a whole, {formula}",
             line=f"{largest.place}: {largest.source}" if largest.place else None,
         )
     ]
+
+
+_PROFILE_IT = (
+    "# profile that part by itself: %%torchprof on a cell of its own, or\n"
+    "with perfkit.profile() as p:\n    ...\nprint(p)"
+)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from perfkit.advice.typical import typical
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.words import fmt_share
+from perfkit.measure.live import Live
 from perfkit.measure.phases import PHASES, Phases
 from perfkit.trace.ask.breakdown import Breakdown
 from perfkit.trace.record.coverage import Coverage
@@ -63,11 +64,17 @@ class EvaluationWatch:
         self._instrument = Instrument("the look-out for evaluation", switch_off=self.rest)
         self._steps_ns: list[tuple[int, ...]] = []
         self._rests = False
+        self._live: Live | None = None
 
     @property
     def failure(self) -> Failure | None:
         """What of it failed and was switched off; None where all went well."""
         return self._instrument.failure or self._phases.failure
+
+    def meets(self, live: Live) -> None:
+        """Tell these objects of forward passes and of steps, too."""
+        self._live = live
+        self._phases.on_forward = live.forward_begins
 
     def start(self) -> None:
         """Begin, in this thread."""
@@ -85,6 +92,8 @@ class EvaluationWatch:
 
     def step_ended(self, began_s: float, ended_s: float) -> None:
         """A step ended then; what this takes belongs to no step."""
+        if self._live is not None:
+            self._live.step_ended()
         if self._rests or self.failure is not None:
             return
         with self._instrument.guard("the end of a step"):

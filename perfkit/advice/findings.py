@@ -31,6 +31,11 @@ class Finding:
         always: report it however small the gain, because it costs nothing or averts a failure.
         has_bound: whether the trace supports a bound of the gain; if not, ``gain_at_most`` only
             sorts the findings.
+        is_state: a fact of the run's objects, which needs no sample: it comes first.
+        acts_on: of such a one, the classes of a step that what to do shortens; none where it
+            saves no time of a step.
+        leaves: the part of these classes that is left then, 0 to 1.
+        changes: how what to do changes the training; empty where it does not.
     """
 
     rule: str
@@ -43,6 +48,10 @@ class Finding:
     line: str | None = None
     always: bool = False
     has_bound: bool = True
+    is_state: bool = False
+    acts_on: tuple[str, ...] = ()
+    leaves: float = 0.0
+    changes: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """This finding as plain JSON types."""
@@ -55,7 +64,58 @@ class Finding:
             "formula": self.formula,
             "lesson": lesson_of("rule", self.rule),
             "line": self.line,
+            "is_state": self.is_state,
+            "changes": self.changes,
         }
+
+
+# Class of a step → the bounds that are about it.
+_BOUNDS_OF = {
+    "data wait": ("data",),
+    "forward": ("compute", "launch"),
+    "backward": ("compute", "launch"),
+    "optimizer": ("compute", "launch"),
+    "other": ("host",),
+    "sync": ("sync",),
+    "copy": ("copy",),
+    "communication": ("communication",),
+}
+
+
+def fact(
+    rule: str,
+    title: str,
+    evidence: tuple[str, ...],
+    what_to_do: str,
+    *,
+    line: str | None = None,
+    acts_on: tuple[str, ...] = (),
+    leaves: float = 0.0,
+    changes: str = "",
+    gain: tuple[float, str] | None = None,
+) -> Finding:
+    """A finding about the run's objects; see :class:`Finding` for the arguments.
+
+    Args:
+        gain: its bound and formula, where the objects tell it.
+    """
+    bound, formula = gain or (1.0, "")
+    return Finding(
+        rule=rule,
+        title=title,
+        evidence=evidence,
+        what_to_do=what_to_do,
+        gain_at_most=bound,
+        formula=formula,
+        cures=tuple(dict.fromkeys(bound for one in acts_on for bound in _BOUNDS_OF[one])),
+        line=line,
+        always=True,
+        has_bound=gain is not None,
+        is_state=True,
+        acts_on=acts_on,
+        leaves=leaves,
+        changes=changes,
+    )
 
 
 def interval(median_ms: float, low_ms: float, high_ms: float) -> str:

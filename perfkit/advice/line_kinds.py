@@ -22,6 +22,8 @@ class LineKind:
         in_training: a snippet that fits.
         rule: of the finding about such lines.
         elsewhere: the snippet where nothing is trained, if that is another.
+        title: what is wrong with such a line, for a finding about it; empty where its text alone
+            does not tell.
     """
 
     name: str
@@ -29,6 +31,7 @@ class LineKind:
     in_training: str
     rule: str = "host-python"
     elsewhere: str = ""
+    title: str = ""
 
     def what_to_do(self, *, trains: bool) -> str:
         """A snippet that fits."""
@@ -83,6 +86,23 @@ NUMPY = LineKind(
     "numpy, which runs on the host while torch waits",
     "# prepare arrays in the data set, so that DataLoader workers do it alongside the step,\n"
     "# or use torch's operator of the same name on the tensor itself",
+)
+FROM_A_LIST = LineKind(
+    "list",
+    "a tensor made from a Python list, number by number",
+    "# arrays: one copy each\nx = torch.from_numpy(np.stack(list_of_arrays))\n"
+    "# tensors:\nx = torch.stack(list_of_tensors)\n"
+    "# numbers: keep them in one array from the start, and index it by batch",
+    title="A tensor is made from a Python list, number by number",
+)
+GROWS = LineKind(
+    "grows",
+    "a tensor that grows by a part, and is copied whole each time",
+    "# keep what the result needs, not all of it: a count, a sum, the arg max\n"
+    "correct += (logits.argmax(-1) == labels).sum()\n"
+    "# or parts in a list, joined once after the loop:\n"
+    "parts.append(logits.argmax(-1))\npredictions = torch.cat(parts)",
+    title="A tensor grows with every batch: all of it is kept, and copied each time",
 )
 FORWARD = LineKind(
     "forward",
@@ -151,6 +171,11 @@ _FILE_LIBRARY = re.compile(
     r"^(h5py|zarr|pickle|json|requests|urllib|fsspec|safetensors|pyarrow|pandas|"
     r"zipfile|tarfile|shutil|pathlib)$"
 )
+_FROM_A_LIST = re.compile(r"\btorch\.(tensor|as_tensor|\w*Tensor)\(\s*(\[|list\()")
+_GROWS = re.compile(
+    r"\b(?P<name>[\w.]+)\s*=\s*(?:[^=]*\belse\s+)?(?:torch|np|numpy)\."
+    r"(?:cat|concat|concatenate|vstack|hstack|append)\(\s*[\[(]?\s*(?P=name)\b"
+)
 _NUMPY_CALL = re.compile(r"\bnp\.|\bnumpy\b")
 _BACKWARD_CALL = re.compile(r"\.backward\(|\bautograd\.grad\(")
 _NUMPY_LIBRARY = re.compile(r"^(numpy|scipy|sklearn)$")
@@ -193,6 +218,8 @@ def kind_of_source(text: str) -> LineKind:
     if is_sleep_by_text(text):
         return SLEEP
     for pattern, kind in (
+        (_FROM_A_LIST, FROM_A_LIST),
+        (_GROWS, GROWS),
         (_LOG_CALL, LOGGING),
         (_IMAGE_CALL, IMAGES),  # before files: Image.open decodes what it reads
         (_FILE_CALL, SAVING),

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.diagnose import Diagnosis, diagnose
+from perfkit.advice.diagnose import Diagnosis, diagnose, of_the_program
+from perfkit.advice.findings import Finding
 from perfkit.base.compiling import CompileReport
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
@@ -262,12 +263,15 @@ class Profile(Shown):
         write_atomically(target, lambda part: part.write_bytes(data))
 
 
-def explain(recording: Recording | Trace, *, is_step: bool = False) -> Profile:
+def explain(
+    recording: Recording | Trace, *, is_step: bool = False, state: Sequence[Finding] = ()
+) -> Profile:
     """Explain a recording, or a trace from a file.
 
     Args:
         recording: a ``Recorder``'s recording, or a trace from ``perfkit.trace.load``.
         is_step: whether the whole recording is a step, because you say so.
+        state: what the run's objects have shown.
     """
     if isinstance(recording, Recording):
         trace, lines, facts = recording.trace, recording.lines, recording.facts
@@ -308,10 +312,11 @@ def explain(recording: Recording | Trace, *, is_step: bool = False) -> Profile:
             case,
             step,
             origin.kind,
-            elsewhere=outside,
+            elsewhere=of_the_program(outside),
             busy=busy,
             no_step=no_step,
             is_piece=is_piece,
+            state=state,
             not_steps=recording.not_steps() if isinstance(recording, Recording) else "",
         ),
         step=step,
@@ -322,7 +327,7 @@ def explain(recording: Recording | Trace, *, is_step: bool = False) -> Profile:
             *doubts,
             *_host_only(case),
             *_no_exchange(case),
-            *_elsewhere_note(outside),
+            *_elsewhere_note(of_the_program(outside)),
             *_accumulation(trace, steps),
             *(split.warnings if not no_step else _passes(trace)),
             *lines.warnings,

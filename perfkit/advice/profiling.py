@@ -12,6 +12,7 @@ from typing import Any, Self, overload
 
 from perfkit.advice.evaluation import EvaluationWatch
 from perfkit.advice.profile import Profile, explain
+from perfkit.advice.state.state import StateWatch
 from perfkit.base.arguments import check_flag, check_function, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
@@ -42,8 +43,10 @@ class Profiling(Shown):
     def __init__(self, recorder: Recorder, evaluation: EvaluationWatch) -> None:
         self._recorder = recorder
         self._evaluation = evaluation
+        self._state = StateWatch(lambda: recorder.runs_profiler)
+        evaluation.meets(self._state.live)
         self._enough_calls = recorder.warmup + recorder.steps + _UNPROFILED_CALLS
-        self._state = "new"
+        self._stage = "new"
         self._error = ""
         self._how_called = ""
         self.n_calls = 0
@@ -55,31 +58,33 @@ class Profiling(Shown):
             ProfilerBusyError: another profiler is active; nothing has been changed.
             UsageError: it was started before.
         """
-        if self._state != "new":
+        if self._stage != "new":
             raise UsageError(
                 "this profile has begun before: call perfkit.profile() again for the next region"
             )
         try:
+            self._state.start()
             self._evaluation.start()  # first: its hook sees an optimizer's end before the recorder
             self._recorder.start()
-            self._state = "running"
+            self._stage = "running"
         except BaseException:
             surely(self._end)
             raise
 
     def stop(self) -> None:
         """End the recording; does nothing if it has ended."""
-        if self._state == "running":
+        if self._stage == "running":
             try:
                 surely(self._end)
             finally:  # Ctrl-C meanwhile
-                self._state = "done"
+                self._stage = "done"
 
     def _end(self) -> None:
         try:
             self._recorder.stop()
         finally:
             self._evaluation.stop()
+            self._state.stop()
 
     def failed(self, error: BaseException) -> None:
         """Tell that the region's code raised, if you caught it inside the ``with`` block."""
@@ -145,10 +150,10 @@ class Profiling(Shown):
             UsageError: the region has not ended.
             MeasurementError: nothing could be recorded.
         """
-        if self._state != "done":
+        if self._stage != "done":
             raise UsageError("the region has not ended: read `result` after the `with` block")
         recording = self._recorder.recording
-        profile = explain(recording, is_step=self.n_calls > 0)
+        profile = explain(recording, is_step=self.n_calls > 0, state=self._state.findings)
         if not profile.operators:
             return replace(profile, nothing=self._nothing(), warnings=recording.warnings)
         failed = self._evaluation.failure
@@ -177,7 +182,7 @@ class Profiling(Shown):
     @property
     def is_done(self) -> bool:
         """Whether the region has ended, so that there is a :attr:`result`."""
-        return self._state == "done"
+        return self._stage == "done"
 
     def _nothing(self) -> str:
         if self._recorder.gave_way or self._recorder.saw_other_threads:

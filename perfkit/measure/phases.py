@@ -124,6 +124,8 @@ class Phases:
         self.stops_at_modules = False
         self.calls_at_the_end = 0  # of modules, in the step at which it stopped
         self._is_told = False
+        #: called with module and input before a module that no other one calls; must not raise
+        self.on_forward: Callable[[Any, Any], None] | None = None
 
     @property
     def doubt(self) -> str:
@@ -471,6 +473,8 @@ class Phases:
                 return  # the size of its input is a part of what is traced
             if self._graph_task() >= 0:
                 return  # a checkpointed part is computed again, in backward
+            if self.on_forward is not None:
+                self.on_forward(module, args)
             # a hook of this module alone, while it runs: those inside it run at full speed
             self._modules_off()
             self._open = self._put_end(module)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from perfkit.advice.state.state import StateWatch
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention, this_thread
@@ -58,6 +59,8 @@ class TorchWatch:
             n_slowed=options.n_slowed,
         )
         self.run = PushedRun(on_update, n_left_out=options.n_left_out)
+        self.state = StateWatch(lambda: self.recorder.runs_profiler)
+        self.run.phases.on_forward = self.state.live.forward_begins
         self.account: MemoryAccount | None = None
         self.syncs: SyncLines | None = None
         self.by_passes = self.left_as_it_is = False
@@ -97,6 +100,7 @@ class TorchWatch:
             )
         with self._instrument.guard("looking whether the machine is busy"):
             self._busy_mark = this_thread()
+        self.state.start()
         self.run.start()
         self.recorder.start()
         with self._instrument.guard("watching for backward passes"):
@@ -129,6 +133,7 @@ class TorchWatch:
             mark, self._busy_mark = self._busy_mark, None
             if mark is not None:
                 self.busy = mark.until_now()
+        self.state.stop()
         with self._instrument.guard("ending"):
             self.run.stop()
         if not self.left_as_it_is:
@@ -139,6 +144,7 @@ class TorchWatch:
         self.recorder.forget()
         with self._instrument.guard("forgetting"):
             self._watch_no_passes()
+        self.state.live.stop()
         with self._instrument.guard("forgetting"):
             self.run.forget()
         with self._extras.guard("forgetting"):
@@ -157,6 +163,7 @@ class TorchWatch:
         self.run.step_ended(
             round(began_s * 1e9), round(ended_s * 1e9), self._since_the_last_step(ended_s)
         )
+        self.state.live.step_ended()
 
     def _may_have_ended(self, ended_s: float) -> None:
         """Another optimizer has stepped; whether steps end there shows later."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from perfkit.advice.diagnose import as_waiting
 from perfkit.advice.evaluation import evaluation_note
+from perfkit.advice.findings import Finding
 from perfkit.advice.profile import Profile, explain
 from perfkit.base.display import Shown
 from perfkit.base.errors import PerfkitError
@@ -80,6 +81,7 @@ class WholeRun(Shown):
         steps: figures of all steps but the first ones (ms, data wait, samples/s, memory); None
             without a step.
         uses_loader: whether batches came from a DataLoader; if not, ``steps`` knows no data wait.
+        findings: what the run's objects have shown.
         profile: a few recorded steps, explained; None where none was recorded.
         memory: account of the first steps' memory; None unless asked for.
         syncs: lines that would make a GPU wait, predicted from two steps; None unless asked for.
@@ -96,6 +98,7 @@ class WholeRun(Shown):
     parts: tuple[Part, ...]
     steps: RunSummary | None
     uses_loader: bool
+    findings: tuple[Finding, ...]
     profile: Profile | None
     memory: MemoryAccount | None
     syncs: SyncLines | None
@@ -106,7 +109,7 @@ class WholeRun(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Everything but the recorded events, as plain JSON types; times in s unless named _ms."""
         steps = None if self.steps is None else self._steps(self.steps)
-        without = ("uses_loader", "syncs")
+        without = ("uses_loader", "syncs", "findings")
         return fields(self, without=without, type="run", steps=steps, synclint=self.syncs)
 
     def _steps(self, steps: RunSummary) -> dict[str, Any]:
@@ -182,6 +185,7 @@ def whole_run(
         parts=_parts(times, options, seen, outside),
         steps=None if seen is None or not n_steps else _steps(program, ended, times, options, seen),
         uses_loader=seen is not None and seen.run.uses_loader,
+        findings=() if seen is None else seen.state.findings,
         profile=profile,
         memory=None if seen is None else seen.account,
         syncs=None if seen is None else seen.syncs,
@@ -200,7 +204,7 @@ def _profile(seen: TorchWatch, ended: str) -> tuple[Profile | None, str]:
     if ended == "finished" and seen.recorder.saw_no_step:
         return None, "the program ended before the next step did"
     try:
-        profile = explain(seen.recorder.recording)
+        profile = explain(seen.recorder.recording, state=seen.state.findings)
     except PerfkitError as error:
         return None, str(error)
     if not profile.operators:

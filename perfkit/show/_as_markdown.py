@@ -32,9 +32,17 @@ def escaped(words: str) -> str:
 def _blocks(of: Document) -> Iterator[str]:
     if of.sentence:
         yield f"**{escaped(of.sentence)}**"
-    yield from map(escaped, of.lines)
-    if of.warnings:
-        yield "\n".join(f"- Note: {escaped(warning)}" for warning in of.warnings)
+    if of.doubts:
+        yield "\n".join(f"- Note: {escaped(doubt)}" for doubt in of.doubts)
+    if not of.findings:
+        yield from _extent(of)
+    else:
+        if of.findings_title:
+            yield f"{escaped(of.findings_title)}:"
+        yield from (_finding(f"{i}. ", f) for i, f in enumerate(of.findings, 1))
+    if of.more_findings:
+        more = "\n\n".join(_finding("- ", f) for f in of.more_findings)
+        yield _folded(of.more_title, more)
     if of.advice:
         yield "\n".join(
             [f"{escaped(of.advice_title)}:", "", *(f"- {escaped(a)}" for a in of.advice)]
@@ -44,12 +52,7 @@ def _blocks(of: Document) -> Iterator[str]:
     if said:
         yield "\n".join(f"- {escaped(words)}" for words in said)
     if of.findings:
-        if of.findings_title:
-            yield f"{escaped(of.findings_title)}:"
-        yield from (_finding(f"{i}. ", f) for i, f in enumerate(of.findings, 1))
-    if of.more_findings:
-        more = "\n\n".join(_finding("- ", f) for f in of.more_findings)
-        yield _folded(of.more_title, more)
+        yield from _extent(of)
     for t in of.tables:
         if t.rows:
             # a lone table is the answer; GitHub folds <details>
@@ -64,6 +67,12 @@ def _blocks(of: Document) -> Iterator[str]:
         yield from _blocks(section)
     if of.foot:
         yield "\n".join(f"- {escaped(line)}" for line in of.foot)
+
+
+def _extent(of: Document) -> Iterator[str]:
+    yield from map(escaped, of.lines)
+    if of.warnings:
+        yield "\n".join(f"- Note: {escaped(warning)}" for warning in of.warnings)
 
 
 def _finding(mark: str, f: Finding) -> str:

@@ -16,14 +16,19 @@ def as_text(document: Document, *, brief: bool = False) -> str:
 
 
 def _blocks(of: Document, brief: bool) -> Iterator[str]:
-    yield "\n".join([wrap(of.sentence), *map(wrap, of.lines), *notes(of.warnings)])
+    """The verdict, what to do, why, how sure, where from."""
+    said = [*map(wrap, of.lines), *notes(of.warnings)]
+    first = [wrap(of.sentence), *map(wrap, of.doubts)]
+    yield "\n".join(first if of.findings else first + said)
+    yield from _findings(of, brief)
     if of.advice:
         yield "\n".join([f"{of.advice_title}:", *(wrap(f"- {a}", hang="  ") for a in of.advice)])
     for bar in of.bars:
         drawn = text_bar(bar.parts, bar.segments, quantity=bar.quantity)
         yield f"{wrap(bar.title)}\n{drawn}" if bar.title else drawn
     yield from (picture.as_text() for picture in of.pictures if not (brief and picture.folds))
-    yield from _findings(of, brief)
+    if of.findings and said:
+        yield "\n".join(said)
     for t in of.tables:
         if t.rows and (t.brief or not brief):
             yield _table(t)
@@ -40,7 +45,7 @@ def _blocks(of: Document, brief: bool) -> Iterator[str]:
 
 def _findings(of: Document, brief: bool) -> Iterator[str]:
     if of.findings:
-        said = [_finding(i, found) for i, found in enumerate(of.findings, 1)]
+        said = [_finding(i, found, brief) for i, found in enumerate(of.findings, 1)]
         yield "\n\n".join([of.findings_title, *said] if of.findings_title else said)
     if of.more_findings and not brief:
         titles = [
@@ -50,14 +55,16 @@ def _findings(of: Document, brief: bool) -> Iterator[str]:
         yield "\n".join([of.more_title, *titles])
 
 
-def _finding(number: int, f: Finding) -> str:
+def _finding(number: int, f: Finding, brief: bool) -> str:
     lines = [wrap(f"{number}. {f.title}" + (f" ({f.tag})" if f.tag else ""), hang="   ")]
     lines += [f"       {clip(line, WIDTH - 7)}" for line in f.source.splitlines()]
-    lines += [wrap(fact, indent="   - ", hang="     ") for fact in f.facts]
+    facts = f.facts[:1] if brief else f.facts
+    lines += [wrap(fact, indent="   - ", hang="     ") for fact in facts]
     if f.code:
         lines += [f"   {f.lead}"] if f.lead else [""]
         lines += [*_code(f.code), ""]
-    lines += [wrap(words, indent="   ", hang="   ") for words in f.small]
+    if not brief:
+        lines += [wrap(words, indent="   ", hang="   ") for words in f.small]
     return "\n".join(lines).rstrip()
 
 

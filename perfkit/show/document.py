@@ -188,6 +188,7 @@ class Document:
     Attributes:
         name: what kind of result it is, e.g. ``"comparison"``.
         sentence: the answer.
+        doubts: what the answer may be wrong by; shown right below it.
         lines: what belongs to the answer: extent, spread, how it was found.
         warnings: what is doubtful; shown as one sentence.
         advice: what would help, where it needs no evidence, under ``advice_title``.
@@ -206,6 +207,7 @@ class Document:
 
     name: str
     sentence: str
+    doubts: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()

@@ -63,13 +63,14 @@ _LOOKS = {
 def _profile(p: Profile) -> Document:
     if p.nothing:
         return Document("profile", p.nothing, warnings=p.warnings)
-    findings = tuple(_finding(f) for f in p.diagnosis.findings)
+    findings = tuple(shown_finding(f) for f in p.diagnosis.findings)
     n_main = 0 if p.diagnosis.is_tentative else _MAIN_FINDINGS
     strip = step_strip.strip_of(p.trace)
     next_steps = _next_steps(p)
     return Document(
         name="profile",
         sentence=p.diagnosis.headline,
+        doubts=p.diagnosis.doubts,
         lines=_lines(
             "" if next_steps else p.diagnosis.no_cure,
             # the marks of a recording are perfkit's own: that they were found says nothing
@@ -229,12 +230,14 @@ def _step_notes(p: Profile) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _finding(f: Finding) -> ShownFinding:
+def shown_finding(f: Finding) -> ShownFinding:
+    """A finding as it is shown."""
     lesson = lesson_of("rule", f.rule)
     return ShownFinding(
         title=f.title,
         tag=gain_words(f.gain_at_most) if f.has_bound else "",
-        facts=(*f.evidence, *((f"at {f.line}",) if f.line else ())),
+        source=f.line or "",
+        facts=(*f.evidence, *((f"This changes the training: {f.changes}",) if f.changes else ())),
         code=f.what_to_do.strip("\n"),
         small=tuple(
             filter(None, (f"{f.formula}." if f.formula else "", lesson and f"Lesson: {lesson}"))

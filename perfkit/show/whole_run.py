@@ -14,7 +14,9 @@ from perfkit.show.timing import phase_lines
 
 @document_for(WholeRun)
 def _run(run: WholeRun) -> Document:
-    said = registered(run.profile) or Document("run", run.sentence)
+    said = registered(run.profile) or Document(
+        "run", run.sentence, findings=tuple(map(profile.shown_finding, run.findings))
+    )
     return replace(
         said,
         name="run",

@@ -18,6 +18,8 @@ from perfkit.trace.read.intervals import union, without
 
 # What failed where a size changed; other checks are of values, which no dynamic=True helps.
 _OF_SIZES = re.compile(r"\bsize\b|\bstride\b|size\(\)|\bshape\b")
+# A number that the compiled function was called with, not one of an object's.
+_OF_AN_ARGUMENT = re.compile(r"^\w+ == -?\d")
 _MOST_TOLD = 3
 
 
@@ -25,6 +27,8 @@ _MOST_TOLD = 3
 def recompiles(case: Case) -> Iterator[Finding]:
     """Compilation inside the steps: shapes or values change, or there was no warm-up."""
     parts = case.compiling
+    if case.facts.compiled is not None and case.facts.compiled.given_up:
+        return  # that is said instead, with why
     share = case.share_of(parts)
     attempts = _attempts(case)
     again = max(attempts.values(), default=0)
@@ -70,6 +74,10 @@ _SIZES = (
 )
 # Not in place: torch 2.13 recomputes from the changed buffer in the backward pass, and the gradient
 # is wrong (seen with the backends aot_eager and inductor).
+_ARGUMENTS = (
+    "model = torch.compile(model)  # without dynamic=False: one graph for all values of a number\n"
+    "# or few values: round it up, e.g. to the next multiple of 64, and pad to that"
+)
 _VALUES = (
     "# a number that changes, in a graph: keep it in a tensor, which the graph reads afresh\n"
     "self.register_buffer('n', torch.zeros(()))  # then self.n = self.n + 1, not in place\n"
@@ -82,7 +90,9 @@ def _against(checks: Sequence[str]) -> str:
     sizes = [why for why in checks if _OF_SIZES.search(why)]
     if not checks:
         return f"{_SIZES}\n# TORCH_LOGS=recompiles python script.py  says why"
-    parts = ([_SIZES] if sizes else []) + ([_VALUES] if len(sizes) < len(checks) else [])
+    arguments = [why for why in checks if _OF_AN_ARGUMENT.match(why)]
+    others = len(checks) - len(sizes) - len(arguments)
+    parts = [_SIZES] * bool(sizes) + [_ARGUMENTS] * bool(arguments) + [_VALUES] * (others > 0)
     return "\n".join(parts)
 
 
@@ -97,7 +107,7 @@ def gave_up(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="compile-gave-up",
         cures=("host", "launch"),
-        title="torch.compile has given up: code that you compile runs uncompiled",
+        title="torch.compile compiled again and again, and gave up: this code runs uncompiled",
         evidence=tuple(
             f"{one.place} was compiled again {compiled_again[one.place]} times, and then the check "
             f"{one.why} failed once more"

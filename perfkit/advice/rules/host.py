@@ -161,7 +161,7 @@ def python(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule=kind.rule,
         cures=("host",),
-        title=_title(case, kind),
+        title=kind.title or _title(case, kind),
         evidence=tuple(evidence),
         what_to_do=(_find_the_line(case) if top is None else kind.what_to_do(trains=case.trains)),
         gain_at_most=gain,

@@ -67,6 +67,11 @@ class Stretch:
     excess_s: tuple[float, ...] = ()
     numbers: tuple[int, ...] = ()
 
+    @property
+    def is_set_up(self) -> bool:
+        """Whether it is before the first step ended."""
+        return self.numbers == (1,)
+
     def words(self) -> str:
         """The same in words."""
         told = f"{fmt_s(self.seconds)} {self._when()}"
@@ -142,10 +147,12 @@ class Elsewhere:
         if not self.is_worth_a_word:
             return ""
         told = [s for s in self.stretches if s.seconds >= 0.15 * self.seconds][:_MOST_NAMED]
-        what = "; ".join(s.words() for s in told)
         part = f"{fmt_share(self.share)} of its {fmt_s(self.region_s)}"
-        start = "Most of this code's time" if self.is_most else "Part of this code's time"
-        return f"{start} ({part}) was not in steps like the recorded ones: {what}."
+        if self.is_most:
+            where = " and ".join(f"{fmt_s(s.seconds)} {s.when}" for s in told)
+            return f"Most of this code's time ({part}) was not in its steps: {where}."
+        what = "; ".join(s.words() for s in told)
+        return f"Part of this code's time ({part}) was not in steps like the recorded ones: {what}."
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""

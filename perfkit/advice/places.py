@@ -1,0 +1,64 @@
+"""Where in the user's code something stands: by its object, or by what is written there."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from perfkit.base.printable import printable
+from perfkit.base.statement import statement
+from perfkit.base.user_code import cell_names, is_user_code, where
+
+_MOST_FILES, _MOST_LINES = 200, 20_000
+
+
+def shown_line(file: str, line: int) -> str:
+    """``train.py:12: img = Image.open(path)``."""
+    place, source = where(file, line, cell_names()), statement(file, line)
+    return f"{place}: {source}" if source else place
+
+
+def line_of(function: Any) -> str | None:
+    """Where a function, method or class of the user's is defined; None for anybody else's."""
+    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
+    if code is None or not is_user_code(code.co_filename):
+        return None
+    return shown_line(code.co_filename, code.co_firstlineno)
+
+
+def only_line_with(pattern: str) -> str | None:
+    """The one line of the user's files that matches; None if there are none or several."""
+    found = list(_lines_with(re.compile(pattern)))
+    return shown_line(*found[0]) if len(found) == 1 else None
+
+
+def first_line_with(pattern: str) -> str | None:
+    """The first line of the user's files that matches."""
+    found = next(_lines_with(re.compile(pattern)), None)
+    return None if found is None else shown_line(*found)
+
+
+def _lines_with(pattern: re.Pattern[str]) -> Iterator[tuple[str, int]]:
+    for file in _user_files():
+        for number, line in enumerate(linecache.getlines(file)[:_MOST_LINES], 1):
+            if pattern.search(line.partition("#")[0]):
+                yield file, number
+
+
+def _user_files() -> list[str]:
+    """The program's own file first, then cells, then modules."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    files = [main] if main else []
+    files += cell_names()
+    modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    files += [file for file in modules if isinstance(file, str) and file.endswith(".py")]
+    return [file for file in dict.fromkeys(files) if is_user_code(file)][:_MOST_FILES]
+
+
+def name_of(thing: Any) -> str:
+    """The class of an object, for a sentence."""
+    return printable(type(thing).__qualname__, 60)

@@ -1,0 +1,124 @@
+"""Calls in every step that no step needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfkit.advice.findings import Finding, fact
+from perfkit.advice.places import first_line_with, shown_line
+from perfkit.advice.state.state import state
+from perfkit.base.words import fmt_bytes, fmt_count
+from perfkit.measure.live import Live
+
+# In fewer steps than this share of them it is now and then, as it should be.
+_MOST_STEPS = 0.5
+_LEAST_STEPS = 3
+# A scheduled profiler is off at most of them.
+_LEAST_LOOKS = 4
+
+
+def _often(live: Live, *names: str) -> Iterator[tuple[str, str, float]]:
+    """Function, the user's line, and calls a step, of what most steps call."""
+    steps = live.n_steps - 1  # the first one is not counted
+    if steps < _LEAST_STEPS:
+        return
+    for (name, file, line), n in live.calls.most_common():
+        if name in names and n >= _MOST_STEPS * steps:
+            yield name, shown_line(file, line), n / steps
+
+
+@state
+def empty_cache(live: Live) -> Iterator[Finding]:
+    """The allocator's cache is given back in every step."""
+    for _, line, per_step in _often(live, "torch.cuda.empty_cache"):
+        yield fact(
+            "empty-cache",
+            "torch.cuda.empty_cache() runs in every step",
+            (
+                f"{_times(per_step)} a step: it waits for the device and gives back memory that "
+                "the next step asks the driver for again; it cannot prevent an out-of-memory error",
+            ),
+            "# take the call out; against fragmentation, before the start:\n"
+            "# PYTORCH_ALLOC_CONF=expandable_segments:True",
+            line=line,
+        )
+
+
+@state
+def collects_garbage(live: Live) -> Iterator[Finding]:
+    """Python's garbage collector runs in every step."""
+    for _, line, per_step in _often(live, "gc.collect"):
+        yield fact(
+            "gc-collect",
+            "gc.collect() runs in every step",
+            (f"{_times(per_step)} a step: each looks at every object of the process",),
+            "if step % 1000 == 0:  # or not at all: tensors are freed without it\n    gc.collect()",
+            line=line,
+            acts_on=("other",),
+        )
+
+
+@state
+def synchronizes(live: Live) -> Iterator[Finding]:
+    """The host waits for the device in every step because the code asks it to."""
+    for _, line, per_step in _often(live, "torch.cuda.synchronize"):
+        yield fact(
+            "synchronize",
+            "torch.cuda.synchronize() runs in every step",
+            (f"{_times(per_step)} a step: the host stops, and the device runs dry after it",),
+            "# take the call out; to time a step, record torch.cuda.Event(enable_timing=True)\n"
+            "# and wait once, at the end",
+            line=line,
+            acts_on=("sync",),
+        )
+
+
+@state
+def copies_the_weights(live: Live) -> Iterator[Finding]:
+    """A moving average of the weights by state_dict, name by name."""
+    found = list(_often(live, "torch.nn.Module.state_dict"))
+    if not found:
+        return
+    also = [line for _, line, _ in _often(live, "torch.nn.Module.load_state_dict", "copy.deepcopy")]
+    copies = f"; copied once more at {also[0].partition(': ')[0]}" if also else ""
+    yield fact(
+        "weights-copied",
+        "The weights are taken by name from state_dict() in every step",
+        (
+            f"{_times(sum(n for _, _, n in found))} a step, and a few small operators for each "
+            f"tensor{copies}",
+        ),
+        "# a moving average of all weights in one call, e.g.\n"
+        "from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn\n"
+        "ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99), use_buffers=True)\n"
+        "ema.update_parameters(model)  # after optimizer.step()",
+        line=found[0][1],
+        acts_on=("other",),
+    )
+
+
+@state
+def own_profiler(live: Live) -> Iterator[Finding]:
+    """The program's own profiler records step after step, and keeps all of it."""
+    if live.n_profiled < _LEAST_LOOKS or live.n_profiled < len(live.resident) - 1:
+        return
+    (first, before), (last, after) = live.resident[1], live.resident[-1]
+    per_step = max(after - before, 0) / max(last - first, 1)
+    yield fact(
+        "own-profiler",
+        "Your own torch profiler records every step and keeps all its events in memory",
+        (
+            f"it was on at each of {live.n_profiled} looks up to step {last}; meanwhile this "
+            f"process grew by {fmt_bytes(after - before)}, {fmt_bytes(per_step)} a step",
+        ),
+        "from torch.profiler import profile, schedule\n"
+        "with profile(schedule=schedule(wait=5, warmup=1, active=3, repeat=1)) as watcher:\n"
+        "    ...  # and watcher.step() after each step: three of them are recorded",
+        line=first_line_with(r"^\s*with\b.*\bprofile\("),
+        acts_on=("forward", "backward", "optimizer", "other"),
+    )
+
+
+def _times(per_step: float) -> str:
+    n = round(per_step, 1)
+    return "once" if n == 1 else f"{fmt_count(round(n)) if n >= 10 else f'{n:g}'} times"

@@ -1,0 +1,348 @@
+"""Data sets and loaders, as their objects show them."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from perfkit.advice.findings import Finding, amdahl, fact
+from perfkit.advice.places import line_of, name_of, only_line_with
+from perfkit.advice.state.state import state
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_s, fmt_share, plural
+from perfkit.measure.live import Live
+
+# Fewer objects are copied within a moment, and nobody misses the memory.
+_MANY_OBJECTS = 20_000
+# What an object and its place in a list take at least: a header, a count, a pointer.
+_OBJECT_BYTES = 64
+# Below this share of padding, sorting or cutting batches gains less than it costs.
+_LEAST_PADDING = 0.3
+# Starting the workers again is worth a word from this share of the run on.
+_LEAST_STARTS = 0.05
+# Samples of a table: smaller ones cost more to fetch and collate than to copy.
+_SMALL_SAMPLE_BYTES = 4096
+_LEAST_BATCH = 16
+# How deep to look for get_worker_info in what an iterator calls.
+_DEEPEST = 3
+
+_LOADER = r"\bDataLoader\("
+_PLAIN = (int, float, complex, bool, str, bytes, type(None))
+
+
+@state
+def not_sharded(live: Live) -> Iterator[Finding]:
+    """Each worker of an iterable data set yields all of it."""
+    for use in live.loaders.values():
+        loader = use.ref()
+        if loader is None or loader.num_workers < 2 or loader.worker_init_fn is not None:
+            continue
+        from torch.utils.data import IterableDataset
+
+        dataset = loader.dataset
+        if not isinstance(dataset, IterableDataset) or _asks_which_worker(dataset):
+            continue
+        n = loader.num_workers
+        same = ("the first two batches, of two workers, were the same",) * use.equal_batches
+        yield fact(
+            "iterable-not-sharded",
+            f"Each of the {n} workers yields the whole data set: every example comes {n} times an "
+            "epoch",
+            (
+                f"{name_of(dataset)}.__iter__ does not ask torch.utils.data.get_worker_info() "
+                "which part is this worker's",
+                *same,
+            ),
+            "def __iter__(self):\n"
+            "    info = torch.utils.data.get_worker_info()\n"
+            "    first, step = (0, 1) if info is None else (info.id, info.num_workers)\n"
+            "    for shard in range(first, self.n_shards, step):  # this worker's part",
+            line=line_of(type(dataset).__iter__),
+            acts_on=("data wait",),
+            gain=(float(n), f"an epoch has 1/{n} of the steps"),
+            changes=f"an epoch has 1/{n} of the steps, with each example once",
+        )
+
+
+def _asks_which_worker(dataset: Any) -> bool:
+    """Whether what iterates it, or anything it wraps, asks for the worker or is a library's."""
+    seen: set[int] = set()
+
+    def asks(thing: Any, depth: int) -> bool:
+        if id(thing) in seen or depth > _DEEPEST:
+            return False
+        seen.add(id(thing))
+        if isinstance(thing, types.FunctionType | types.MethodType):
+            function = getattr(thing, "__func__", thing)
+            names = set(_names_in(function.__code__))
+            if "get_worker_info" in names:
+                return True
+            called = (function.__globals__.get(name) for name in names)
+            return any(
+                asks(one, depth + 1) for one in called if isinstance(one, types.FunctionType)
+            )
+        methods = [
+            value
+            for kind in type(thing).__mro__
+            if kind.__module__ not in ("builtins", "typing", "torch.utils.data.dataset")
+            for value in vars(kind).values()
+            if isinstance(value, types.FunctionType)
+        ]
+        held = list(getattr(thing, "__dict__", {}).values())[:32]
+        return any(asks(method, depth + 1) for method in methods) or any(
+            asks(one, depth + 1) for one in held if hasattr(one, "__iter__") and not _is_plain(one)
+        )
+
+    return asks(dataset, 0)
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    yield from code.co_freevars
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_in(constant)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (*_PLAIN, list, tuple, dict, set)) or hasattr(value, "shape")
+
+
+@state
+def python_objects(live: Live) -> Iterator[Finding]:
+    """Workers read many Python objects: each reading copies the page that it is on."""
+    for use in live.loaders.values():
+        loader = use.ref()
+        if loader is None or not loader.num_workers or not _forks(loader):
+            continue
+        found = _most_objects(loader.dataset)
+        if found is None:
+            continue
+        name, n, kind, n_bytes = found
+        own = "self" if name else "the data set"
+        grown = _growth(live)
+        yield fact(
+            "python-objects-in-workers",
+            f"{plural(loader.num_workers, 'worker')} copy a data set of {fmt_count(n)} Python "
+            "objects, page by page",
+            (
+                f"{own}{'.' * bool(name)}{name} of {name_of(loader.dataset)} is {kind}: reading an "
+                "object writes its reference count, so each worker gets its own copy of the page, "
+                f"in the end up to {fmt_bytes(n_bytes)} each",
+                *grown,
+            ),
+            "# one array or tensor has one reference count: its pages stay shared\n"
+            "self.labels = torch.tensor([r['label'] for r in records])\n"
+            "self.boxes = torch.tensor([r['box'] for r in records])\n"
+            "self.names = np.array([r['name'] for r in records])  # strings of fixed length",
+            line=line_of(type(loader.dataset).__init__) or only_line_with(_LOADER),
+        )
+
+
+def _forks(loader: Any) -> bool:
+    """Whether its workers begin as copies of this process; spawned ones copy all at once."""
+    import multiprocessing
+
+    context = loader.multiprocessing_context
+    method = multiprocessing.get_start_method() if context is None else context.get_start_method()
+    return str(method) == "fork"
+
+
+def _most_objects(dataset: Any) -> tuple[str, int, str, int] | None:
+    """Attribute, number of objects, what they are, and bytes, of the largest container in it."""
+    held = {"": dataset} if isinstance(dataset, list | dict | tuple) else vars(dataset)
+    found = []
+    for name, value in list(held.items())[:64]:
+        counted = _objects_in(value)
+        if counted is not None and counted[0] >= _MANY_OBJECTS:
+            n, n_bytes = counted
+            found.append((name, n, f"a {type(value).__name__} of {fmt_count(len(value))}", n_bytes))
+    return max(found, key=lambda one: one[1], default=None)
+
+
+def _objects_in(value: Any) -> tuple[int, int] | None:
+    """How many objects a container holds with what these hold, by its first ones, and bytes."""
+    if not isinstance(value, list | tuple | dict) or not len(value):
+        return None
+    some = list(itertools.islice(value.values() if isinstance(value, dict) else value, 16))
+    inner = n_bytes = 0
+    for one in some:
+        if hasattr(one, "shape"):  # few large tensors are no such thing; many small ones are
+            inner, n_bytes = inner + 1, n_bytes + _OBJECT_BYTES
+            continue
+        parts = list(one.values()) if isinstance(one, Mapping) else one
+        parts = parts[:64] if isinstance(parts, list | tuple) else []
+        inner += 1 + sum(not isinstance(part, int | bool | type(None)) for part in parts)
+        n_bytes += sys.getsizeof(one) + sum(sys.getsizeof(part) for part in parts)
+        n_bytes += sum(
+            sys.getsizeof(x) for p in parts if isinstance(p, list | tuple) for x in p[:64]
+        )
+    n = len(value)
+    return n * inner // len(some), n * n_bytes // len(some)
+
+
+def _growth(live: Live) -> tuple[str, ...]:
+    """By how much the workers' own memory has grown between two looks."""
+    looks = [(step, n) for step, n in live.worker_bytes if n]
+    if len(looks) < 2 or looks[-1][1] <= 1.05 * looks[0][1]:
+        return ()
+    (first, before), (last, after) = looks[0], looks[-1]
+    return (
+        f"the workers' own memory grew by {fmt_bytes(after - before)} from step {first} to step "
+        f"{last}, to {fmt_bytes(after)}",
+    )
+
+
+@state
+def restarted_workers(live: Live) -> Iterator[Finding]:
+    """Workers are started anew for each epoch."""
+    run_s = live.ended_s - live.began_s
+    for use in live.loaders.values():
+        loader = use.ref()
+        if loader is None or not loader.num_workers or loader.persistent_workers:
+            continue
+        if use.n_starts < 2 or use.start_s < _LEAST_STARTS * run_s:
+            continue
+        share = min(use.start_s / run_s, 1.0)
+        yield fact(
+            "workers-restarted",
+            f"{plural(loader.num_workers, 'worker')} are started again for every epoch: "
+            f"{fmt_share(share)} of the run",
+            (
+                f"{use.n_starts} starts, each with its first batch, took {fmt_s(use.start_s)} of "
+                f"{fmt_s(run_s)}; what {name_of(loader.dataset)} builds when it is first used, "
+                "each new worker builds again",
+            ),
+            "loader = DataLoader(..., persistent_workers=True)",
+            line=only_line_with(_LOADER) or line_of(type(loader.dataset)),
+            acts_on=("data wait",),
+            gain=amdahl(share),
+        )
+
+
+@state
+def row_by_row(live: Live) -> Iterator[Finding]:
+    """A table in memory is read a row at a time."""
+    for use in live.loaders.values():
+        loader = use.ref()
+        if loader is None or (loader.batch_size or 0) < _LEAST_BATCH:
+            continue
+        dataset = loader.dataset
+        if hasattr(dataset, "__getitems__") or not hasattr(dataset, "__len__"):
+            continue
+        columns = _columns_of(dataset)
+        if not columns:
+            continue
+        n = len(dataset)
+        names = [name for name, _ in columns]
+        row_bytes = sum(getattr(value, "nbytes", 0) for _, value in columns) // max(n, 1)
+        if row_bytes > _SMALL_SAMPLE_BYTES:
+            continue
+        picked = ", ".join(f"self.{name}[rows]" for name in names[:4])
+        yield fact(
+            "row-by-row",
+            "A table that is in memory is read a row at a time",
+            (
+                f"{name_of(dataset)} indexes {' and '.join(names[:4])} {loader.batch_size} times a "
+                f"batch, {fmt_bytes(row_bytes)} each, and the loader stacks them again",
+            ),
+            "def __getitems__(self, rows):  # in the data set: all rows of a batch at once\n"
+            f"    return {picked}\n"
+            "loader = DataLoader(dataset, ..., collate_fn=lambda batch: batch)  # num_workers=0",
+            line=line_of(type(dataset).__getitem__) or only_line_with(_LOADER),
+            acts_on=("data wait",),
+        )
+
+
+def _columns_of(dataset: Any) -> list[tuple[str, Any]]:
+    """Tensors and arrays of it that have a row for each sample; none if it does more than index."""
+    method = getattr(type(dataset), "__getitem__", None)
+    code = getattr(method, "__code__", None)
+    held = getattr(dataset, "__dict__", {})
+    if isinstance(held.get("tensors"), tuple) and type(dataset).__name__ == "TensorDataset":
+        return [(f"tensors[{i}]", tensor) for i, tensor in enumerate(held["tensors"])]
+    if code is None:
+        return []
+    columns = [
+        (name, value)
+        for name, value in held.items()
+        if getattr(value, "shape", None) and len(value.shape) and len(value) == len(dataset)
+    ]
+    # attributes that it reads, and nothing that it calls
+    calls = set(code.co_names) - set(held)
+    return [one for one in columns if one[0] in code.co_names] if not calls else []
+
+
+@state
+def padding_of_batches(live: Live) -> Iterator[Finding]:
+    """Much of each batch is padding."""
+    for use in live.loaders.values():
+        found, loader = use.padding, use.ref()
+        if found is None or found.share < _LEAST_PADDING:
+            continue
+        # what depends on pairs of positions shrinks with the square
+        longest = found.longest
+        to_longest = longest < (1 - _LEAST_PADDING / 2) * found.length
+        left = longest / found.length if to_longest else 1 - found.share
+        line = None if loader is None else line_of(loader.collate_fn)
+        yield fact(
+            "padding",
+            f"{fmt_share(found.share)} of each batch is padding"
+            + (", up to a fixed length" if to_longest else ""),
+            (
+                f"{found.rows} rows of {found.length} positions, the longest of {longest}; the "
+                f"rest is {found.value:g}, and the model computes it",
+            ),
+            "length = max(len(row) for row in rows)  # in collate_fn, instead of a fixed length\n"
+            "# then rows of like length together: sort by length within every few batches"
+            if to_longest
+            else "# rows of like length in one batch: a batch_sampler that sorts by length within\n"
+            "# every few batches, and shuffles the batches",
+            line=line or only_line_with(_LOADER),
+            acts_on=("forward", "backward"),
+            leaves=left * left,
+            changes="" if to_longest else "which examples share a batch",
+        )
+
+
+@state
+def open_files(live: Live) -> Iterator[Finding]:
+    """Forked workers share one open file, and its position."""
+    for use in live.loaders.values():
+        loader = use.ref()
+        if loader is None or not loader.num_workers or not hasattr(loader.dataset, "__dict__"):
+            continue
+        for name, value in vars(loader.dataset).items():
+            if not _is_open_file(value):
+                continue
+            yield fact(
+                "open-file-in-workers",
+                "An open file of the data set is shared by all workers",
+                (
+                    f"self.{name} of {name_of(loader.dataset)} is a {type(value).__name__}, opened "
+                    "before the workers begin: they read at one common position, and take turns",
+                ),
+                "def __getitem__(self, i):\n"
+                f"    if self.{name} is None:  # opened where it is used: once in each worker\n"
+                f"        self.{name} = open_it(self.path)",
+                line=line_of(type(loader.dataset).__init__),
+            )
+
+
+def _is_open_file(value: Any) -> bool:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    return (
+        isinstance(value, io.IOBase)
+        and not value.closed
+        and not isinstance(value, io.BytesIO | io.StringIO)
+    ) or kind in (
+        "h5py._hl.files.File",
+        "zipfile.ZipFile",
+        "tarfile.TarFile",
+        "sqlite3.Connection",
+        "lmdb.Environment",
+        "Environment",
+    )

@@ -1,0 +1,143 @@
+"""Modules and optimizers, as their objects show them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from perfkit.advice.findings import Finding, fact
+from perfkit.advice.places import line_of, name_of, only_line_with
+from perfkit.advice.state.state import state
+from perfkit.base.words import fmt_count, plural
+from perfkit.measure.live import Live, ModuleUse
+
+# Modules of one model that are looked at.
+_MOST_MODULES = 20_000
+# So many hooks more, and at least one for every other step: they are added in the loop.
+_MANY_HOOKS = 4
+# Fewer groups than these make no update slow.
+_MANY_GROUPS = 16
+# An evaluation calls the model more than once.
+_SEVERAL = 3
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@state
+def hooks_multiply(live: Live) -> Iterator[Finding]:
+    """Hooks are added in the loop and not removed."""
+    for use in live.modules.values():
+        model = use.ref()
+        if model is None:
+            continue
+        n, newest = _count_hooks(model)
+        before, at = live.first_look(model, n)
+        more, steps = n - before, live.n_steps - at
+        if more < _MANY_HOOKS or not steps or more < steps / 2:
+            continue
+        yield fact(
+            "hooks-multiply",
+            f"Hooks multiply: {name_of(model)} had {fmt_count(before)}, and has {fmt_count(n)} "
+            f"after {plural(steps, 'step')} more",
+            ("each step adds hooks and removes none, and every forward pass calls all of them",),
+            "handle = module.register_forward_hook(hook)  # once, before the loop\n"
+            "# or in each step, and at its end:  handle.remove()",
+            line=(None if newest is None else line_of(newest))
+            or only_line_with(r"\bregister_(full_)?(forward|backward)\w*hook\("),
+            acts_on=("forward", "backward"),
+        )
+
+
+def _count_hooks(model: Any) -> tuple[int, Any]:
+    """Hooks of all its modules, and the one that was added last."""
+    n, newest, latest = 0, None, -1
+    for count, module in enumerate(model.modules()):
+        if count >= _MOST_MODULES:
+            break
+        for name in _HOOKS:
+            hooks = getattr(module, name, None)
+            if not hooks:
+                continue
+            n += len(hooks)
+            last = next(reversed(hooks))
+            if isinstance(last, int) and last > latest:
+                newest, latest = hooks[last], last
+    return n, newest
+
+
+@state
+def evaluation_keeps_graphs(live: Live) -> Iterator[Finding]:
+    """A model that trains is also called in evaluation mode with gradients on."""
+    for use in live.modules.values():
+        model = use.ref()
+        trained = use.n_calls - use.n_without_grad - use.n_eval_with_grad
+        if model is None or use.n_eval_with_grad < _SEVERAL or not trained:
+            continue
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            continue
+        yield fact(
+            "evaluation-with-grad",
+            f"The evaluation keeps graphs: {name_of(model)} runs in evaluation mode with gradients "
+            "on",
+            (
+                f"{plural(use.n_eval_with_grad, 'forward pass', 'forward passes')} of "
+                f"{use.n_calls} in evaluation mode without torch.no_grad(): model.eval() does not "
+                "turn gradients off, so each keeps its activations until its result is dropped",
+            ),
+            "with torch.inference_mode():  # or decorate the function with it\n"
+            "    output = model(x)",
+            line=only_line_with(r"\.eval\(\)"),
+        )
+
+
+@state
+def many_groups(live: Live) -> Iterator[Finding]:
+    """Each parameter is a group of its own: the fast forms of the update work on one group."""
+    for ref in live.optimizers.values():
+        optimizer = ref()
+        if optimizer is None:
+            continue
+        groups = optimizer.param_groups
+        n = sum(len(group["params"]) for group in groups)
+        if len(groups) < _MANY_GROUPS or n > 2 * len(groups):
+            continue
+        yield fact(
+            "optimizer-groups",
+            f"The optimizer has {len(groups)} parameter groups for {plural(n, 'tensor')}: it "
+            "updates them one by one",
+            ("foreach and fused updates work within one group, and each of these has one tensor",),
+            "groups = {}  # one group for all tensors with the same settings\n"
+            "for p, lr, decay in settings:\n"
+            "    group = groups.setdefault(\n"
+            '        (lr, decay), {"params": [], "lr": lr, "weight_decay": decay}\n'
+            "    )\n"
+            '    group["params"].append(p)\n'
+            f"optimizer = torch.optim.{name_of(optimizer)}(list(groups.values()))",
+            line=only_line_with(rf"\b{name_of(optimizer)}\("),
+            acts_on=("optimizer",),
+        )
+
+
+@state
+def no_sync_too_late(live: Live) -> Iterator[Finding]:
+    """``no_sync`` is entered after the forward pass, which has decided already."""
+    for use in live.modules.values():
+        if not use.n_unsynced or use.ref() is None:
+            continue
+        yield _too_late(use)
+
+
+def _too_late(use: ModuleUse) -> Finding:
+    return fact(
+        "no-sync-too-late",
+        "no_sync() is around backward only, so gradients are exchanged all the same",
+        (
+            "DistributedDataParallel decides in its forward pass whether the next backward pass "
+            f"exchanges gradients; {plural(use.n_unsynced, 'pass', 'passes')} of {use.n_calls} "
+            "entered no_sync() after that",
+        ),
+        "with model.no_sync():  # forward and backward\n"
+        "    loss = loss_fn(model(x), y) / accumulate\n"
+        "    loss.backward()",
+        line=only_line_with(r"\.no_sync\(\)"),
+        acts_on=("communication", "backward"),
+    )

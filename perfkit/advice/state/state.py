@@ -1,0 +1,73 @@
+"""The state rules of advice: each file of this folder registers its own.
+
+To add one, write a function of a :class:`~perfkit.measure.live.Live` in a file beside this one,
+decorated with :func:`state`, that yields findings. It is asked between two steps, after the first
+one and each doubling of their number, and must not change anything. A finding of this kind needs no
+sample: it names the object or the line, says by ``acts_on`` which classes of a step the remedy
+shortens, and gets its ceiling from the recorded steps.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable
+
+from perfkit.advice.findings import Finding
+from perfkit.base.instrument import Instrument
+from perfkit.measure.live import Live
+
+State = Callable[[Live], Iterable[Finding]]
+
+_KNOWN: dict[str, State] = {}
+
+
+def state(check: State) -> State:
+    """Register a state rule; a decorator."""
+    _KNOWN[f"{check.__module__}.{check.__qualname__}"] = check
+    return check
+
+
+def state_rules() -> dict[str, State]:
+    """All state rules by name."""
+    package = importlib.import_module("perfkit.advice.state")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return _KNOWN
+
+
+class StateWatch:
+    """Asks the state rules at each look, and keeps what each of them said last.
+
+    Objects die before a program ends: what was found of them stays. A rule that raises is asked no
+    more.
+
+    Args:
+        is_ours: whether the profiler that is on is perfkit's.
+    """
+
+    def __init__(self, is_ours: Callable[[], bool]) -> None:
+        self.live = Live(is_ours)
+        self._found: dict[str, tuple[Finding, ...]] = {}
+        self._instrument = Instrument("the state rules")
+
+    def start(self) -> None:
+        """Begin, in this thread; imports torch."""
+        self.live.start(self._ask)
+
+    def stop(self) -> None:
+        """End: leave no hook. Does not raise."""
+        self.live.stop()
+
+    def _ask(self, live: Live) -> None:
+        for name, check in state_rules().items():
+            found: tuple[Finding, ...] = ()
+            with self._instrument.guard(name):
+                found = tuple(check(live))
+            if found:
+                self._found[name] = found
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found."""
+        return tuple(one for found in self._found.values() for one in found)

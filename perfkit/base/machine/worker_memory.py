@@ -1,0 +1,35 @@
+"""Memory of this process, and what its DataLoader workers have for themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from perfkit.base import torch_compat
+
+# Each look reads the page table of each worker.
+_MOST_WORKERS = 16
+
+
+def private_bytes_of_workers() -> int:
+    """Bytes of this process's DataLoader workers that they share with nobody; 0 without any.
+
+    Of forked workers these are the pages that they have written to: a copy of each.
+    """
+    if "multiprocessing" not in sys.modules:
+        return 0
+    import psutil
+
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error, OSError):
+            if child.name() == torch_compat.LOADER_WORKER_NAME and len(found) < _MOST_WORKERS:
+                found.append(int(child.memory_full_info().uss))
+    return sum(found)
+
+
+def resident_bytes() -> int:
+    """Bytes of this process that are in memory."""
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
