@@ -14,7 +14,7 @@ import numpy as np
 from perfkit.advice.typical import Typical, typical
 from perfkit.base.device import in_use, pattern
 from perfkit.base.words import plural
-from perfkit.trace.ask.breakdown import Breakdown, device_layers, host_layers
+from perfkit.trace.ask.breakdown import DEVICE_CLASSES, Breakdown, device_layers, host_layers
 from perfkit.trace.ask.critical_path import CriticalPath, critical_path
 from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 from perfkit.trace.ask.operators import Nesting, Operator, nesting, operators
@@ -49,8 +49,6 @@ _XPU_CALL = re.compile(r"^(ze[A-Z]|ur[A-Z]|pi[A-Z])")
 _AMD_CALL = re.compile(r"^hip[A-Z]")
 # Calls that give a device something to do.
 _GIVES_WORK = re.compile(r"Launch|Memcpy|Memset")
-# Causes of idle device time that the profiler's own work on the host adds to.
-_OF_LAUNCHING = ("setup", "launch", "host", "capture", "driver", "kernels", "queued")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +60,10 @@ class Case:
     all profiled steps, unless ``typical`` is set, because what happens in only a few steps still
     costs time.
 
+    One time base: a step takes what steps of the same run take without the profiler, or what the
+    device works on it, whichever is longer. The device's own times do not change with recording, so
+    what is left of the step it idles, in the recording's proportions.
+
     Attributes:
         trace: the events.
         steps: the steps in them.
@@ -70,8 +72,9 @@ class Case:
         worker_lines: the same of the DataLoader's workers.
         facts: what the trace does not contain; empty for a trace from a file.
         is_file: whether it is a trace from a file, about which nothing else is known.
-        surplus_ms: by how much these steps are longer than steps without the profiler.
-        is_surplus_clear: beyond the spread of both.
+        plain_ms: what a step takes without the profiler; None where that is not known.
+        whole: host class → share, of all steps of a whole run, recorded or not; None where only the
+            recorded ones are known.
     """
 
     trace: Trace
@@ -80,8 +83,8 @@ class Case:
     lines: LineSamples = NO_LINES
     facts: Facts = field(default_factory=Facts)
     is_file: bool = False
-    surplus_ms: float = 0.0
-    is_surplus_clear: bool = True
+    plain_ms: float | None = None
+    whole: Mapping[str, float] | None = None
     worker_lines: LineSamples = NO_LINES
 
     @cached_property
@@ -188,45 +191,61 @@ class Case:
     @cached_property
     def shares(self) -> Mapping[str, float]:
         """Host class → share."""
-        return self.typical.breakdown.shares()
+        recorded = self.typical.breakdown.shares()
+        if self.whole is None or self.on_device:
+            return recorded
+        return {**dict.fromkeys(recorded, 0.0), **self.whole}
 
     @cached_property
     def device_shares(self) -> Mapping[str, float]:
         """Device class → share; empty without a device."""
-        return self.typical.breakdown.device_shares()
+        worked_us = self._worked_us
+        shares = {c: us / self.step_us for c, us in worked_us.items()}
+        return {**shares, "idle": max(1.0 - sum(shares.values()), 0.0)} if shares else {}
+
+    @cached_property
+    def _worked_us(self) -> Mapping[str, float]:
+        """Device class → µs that the device works on a step; empty without a device."""
+        typical = self.typical.breakdown
+        if not self.on_device:
+            return {}
+        n, classes = max(len(typical.steps), 1), DEVICE_CLASSES[:-1]
+        seen = {c: sum(s.device_ns[c] for s in typical.steps) / 1e3 / n for c in classes}
+        if self.device_step_ms is None:
+            return seen
+        # the host ran ahead: the recorded steps show a part of it
+        return {c: us * 1e3 * self.device_step_ms / sum(seen.values()) for c, us in seen.items()}
+
+    @cached_property
+    def step_us(self) -> float:
+        """What a step takes: without the profiler where that is known, and at least what the
+        device works on it.
+        """
+        recorded_us = self._typical_us / max(len(self.typical.indices), 1)
+        plain_us = recorded_us if self.plain_ms is None else 1e3 * self.plain_ms
+        return max(plain_us, sum(self._worked_us.values()))
+
+    @cached_property
+    def _recording(self) -> float:
+        """How many times as long as a step a recorded one is; at least 1."""
+        return max(self._typical_us / max(len(self.typical.indices), 1) / self.step_us, 1.0)
+
+    @cached_property
+    def _more_busy(self) -> float:
+        """How many times as busy as in the recorded steps the device is."""
+        recorded = self.typical.breakdown.device_shares()
+        busy = 1.0 - recorded.get("idle", 1.0)
+        return (1.0 - self.device_shares["idle"]) / busy if busy else 0.0
 
     @cached_property
     def idle(self) -> Mapping[str, float]:
-        """Cause of idle device time → share; zeros without a device.
-
-        Without what steps that are not profiled do not have (:attr:`profilers_idle`).
-        """
-        seen = self._idle_seen
-        kept = self._idle_kept
-        return {c: share * kept if c in _OF_LAUNCHING else share for c, share in seen.items()}
-
-    @cached_property
-    def _idle_seen(self) -> Mapping[str, float]:
+        """Cause of idle device time → share; zeros without a device."""
         causes = idle_causes(self.trace, self.steps)
         chosen = [causes[i] for i in self.typical.indices] if causes else []
-        return {c: sum(step[c] for step in chosen) / 1e3 / self._typical_us for c in IDLE_CAUSES}
-
-    @cached_property
-    def profilers_idle(self) -> float:
-        """The share of a step in which the device idles only while it is profiled.
-
-        Recording makes every operator and every launch longer (a step of a ResNet-50 on an H100 by
-        10 to 32 %). If steps without it are shorter by 5 ms, then up to 5 ms of the time in which
-        the device waited for the host are the profiler's.
-        """
-        lost = sum(self._idle_seen[cause] for cause in _OF_LAUNCHING)
-        n = max(len(self.typical.indices), 1)
-        return min(self.surplus_ms * 1e3 * n / self._typical_us, lost)
-
-    @property
-    def _idle_kept(self) -> float:
-        lost = sum(self._idle_seen[cause] for cause in _OF_LAUNCHING)
-        return 1.0 - self.profilers_idle / lost if lost else 1.0
+        seen = {c: sum(step[c] for step in chosen) for c in IDLE_CAUSES}
+        total = sum(seen.values())
+        idle = self.device_shares.get("idle", 0.0)
+        return {c: idle * ns / total if total else 0.0 for c, ns in seen.items()}
 
     def sitting(self, cause: str) -> Sitting | None:
         """In which call the host sat for most of what typical steps idle for this cause."""
@@ -268,22 +287,13 @@ class Case:
         return float(cell_ns.sum()) / 1e3 / self.wall_us
 
     def lost_to(self, host_class: str) -> float:
-        """The share of the step that a host class actually costs.
+        """The most of a step that could go with a host class.
 
-        With a device, host work is free while the device is busy: only the time in which the
-        device idled is lost.
+        Recording makes nothing shorter, so on the host that is at most its recorded time. With a
+        device, the step still takes as long as the device works.
         """
-        if not self.on_device:
-            return self.shares[host_class]
-        if host_class == "data wait":
-            return self.idle["data"]
-        if host_class == "copy":
-            return self.idle["copy"]
-        if host_class == "sync":
-            return self.idle["sync"]
-        if host_class == "other":
-            return self.idle["host"]
-        return self.typical.breakdown.idle_shares()[host_class] * self._idle_kept
+        seen = self.shares[host_class] * (1.0 if self.whole is not None else self._recording)
+        return min(seen, self.device_shares["idle"] if self.on_device else 1.0)
 
     def rows(self, *categories: Category, named: Callable[[str], object]) -> Bool:
         """Rows on the steps' host threads that begin inside a step and have such a name."""
@@ -302,13 +312,22 @@ class Case:
         return union(self.trace.start_ns[rows], self.trace.end_ns[rows])
 
     def lost_in(self, parts: Intervals, *, typical: bool = False) -> float:
+        """The most of a step that could go with these intervals; see :meth:`lost_to`."""
+        seen = self.share_of(parts, typical=typical) * self._recording
+        return min(seen, self.device_shares["idle"] if self.on_device else 1.0)
+
+    def idle_in(self, parts: Intervals, *, typical: bool = False) -> float:
         """The share of the steps that these intervals cost: on a CPU their duration; with a device
         only the part in which it idled.
         """
         if not len(parts):
             return 0.0
         cells = paint(self.steps.start_ns, self.steps.end_ns, [parts], self._device)
-        return self._share(cells[:, 0, -1], typical=typical)
+        seen = self._share(cells[:, 0, -1], typical=typical)
+        if not self.on_device:
+            return seen
+        recorded = self.typical.breakdown.device_shares()["idle"]
+        return seen * self.device_shares["idle"] / recorded if recorded else 0.0
 
     @cached_property
     def _device(self) -> list[Intervals]:
@@ -395,6 +414,11 @@ class Case:
         """For each position in ``nesting.rows``: row of the device activity launched, or -1."""
         return join_device(self.trace, self.nesting.rows)
 
+    def within(self, parts: Intervals) -> Bool:
+        """Which positions in ``nesting.rows`` are operators that begin inside these intervals."""
+        rows = self.nesting.rows
+        return self.trace.is_a(Category.OP)[rows] & parts.covers(self.trace.start_ns[rows])
+
     def launched_by(self, positions: Bool) -> Int64:
         """Rows of the device activities launched by these ops or ops inside them."""
         trace, rows = self.trace, self.nesting.rows
@@ -443,7 +467,7 @@ class Case:
         """Share of the steps in which any of these device activities runs."""
         parts = union(self.trace.start_ns[rows], self.trace.end_ns[rows])
         cells = paint(self.steps.start_ns, self.steps.end_ns, [parts])
-        return float(cells[:, 0, 0].sum()) / 1e3 / self.wall_us
+        return float(cells[:, 0, 0].sum()) / 1e3 / self.wall_us * self._more_busy
 
     @cached_property
     def kernels(self) -> Int64:
@@ -525,5 +549,5 @@ class Case:
         return {self.trace.names[i]: int(counts[i]) for i in np.flatnonzero(counts)}
 
     def ms_per_step(self, share: float) -> float:
-        """A share of the typical step, in ms."""
-        return share * self._typical_us / max(len(self.typical.indices), 1) / 1e3
+        """A share of a step, in ms."""
+        return share * self.step_us / 1e3

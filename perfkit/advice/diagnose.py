@@ -24,8 +24,6 @@ from perfkit.trace.record.elsewhere import Elsewhere
 _LEAST_GAIN = 1.05
 # A device that idles less than this counts as always busy.
 _LEAST_IDLE = 0.1
-# A smaller part of a step that is the profiler's own is in the cost, and not in the sentence.
-_LEAST_TOLD = 0.03
 
 # Less of the collectives' time is no wait worth a word.
 _LEAST_WAITING = 0.05
@@ -138,8 +136,8 @@ def diagnose(
     if is_one_sided:
         found = [f for f in found if f.always or {"data", "communication"} & set(f.cures)]
     uneven = f"; {case.typical.uneven}" if case.typical.uneven else ""
-    said = f"{_sentence(bound, case)} ({_step_words(step, case.device_step_ms)}, {provenance})"
-    what = f"{said}{_profilers(bound, case)}{_path(bound, case)}{uneven}."
+    said = f"{_sentence(bound, case)} ({_step_words(step, case)}, {provenance})"
+    what = f"{said}{_path(bound, case)}{uneven}."
     if is_piece:
         what = f"{_sentence(bound, case)} ({fmt_ms(step.median)} in all, {provenance})"
         what = of_one_piece(f"{what}{_path(bound, case)}.")
@@ -338,7 +336,7 @@ def _path(bound: _Bound, case: Case) -> str:
     its_own = path.bounds_us.get(bound.bound_by, 0.0)
     if its_own / max(path.wall_us, 1e-9) > share - _AS_LONG or share < PARTLY_FROM:
         return ""
-    idle = case.device_shares["idle"] - case.profilers_idle
+    idle = case.device_shares["idle"]
     if bound.bound_by == "compute" and idle < _LEAST_IDLE:
         return ""  # the device is always busy, so the host's timing does not matter
     if path.bound_by == "compute" and bound.work > bound.share:
@@ -348,23 +346,6 @@ def _path(bound: _Bound, case: Case) -> str:
     ):
         return ""  # they happen in operators too: the same time by another name
     return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({fmt_share(share)})"
-
-
-def _profilers(bound: _Bound, case: Case) -> str:
-    """What of the idle time is only there because the steps are profiled."""
-    if not case.on_device or case.profilers_idle < _LEAST_TOLD:
-        return ""
-    longer = f"are {fmt_ms(case.surplus_ms)} shorter"
-    if not case.is_surplus_clear:
-        longer = f"seem {fmt_ms(case.surplus_ms)} shorter, though they vary too much to be sure"
-    if bound.part == "compute":
-        # of a step as it is without the profiler
-        plain = fmt_share(min(bound.share / (1.0 - case.profilers_idle), 1.0))
-        return f", and for {plain} of steps without the profiler, which {longer}"
-    return (
-        f"; it idles for {fmt_share(case.profilers_idle)} more, which is not counted: steps "
-        f"without the profiler, which slows the host, {longer}"
-    )
 
 
 def _uncapital(sentence: str) -> str:
@@ -438,10 +419,15 @@ def _bound(case: Case) -> _Bound:
     lost in addition to the device's work, however long that takes.
     """
     # what only a few steps do is a share of the profiled time, not of a typical step
-    rare = max(case.lost_in(case.set_up.parts), case.lost_in(case.capturing))
+    rare = max(case.idle_in(case.set_up.parts), case.idle_in(case.capturing))
     losses = {
-        "data": case.lost_to("data wait"),
-        "host": max(case.lost_to("other"), case.idle["setup"], case.idle["capture"], rare),
+        "data": case.idle["data"] if case.on_device else case.shares["data wait"],
+        "host": max(
+            case.idle["host"] if case.on_device else case.shares["other"],
+            case.idle["setup"],
+            case.idle["capture"],
+            rare,
+        ),
         "communication": case.shares["communication"],
     }
     if not case.on_device:
@@ -458,7 +444,8 @@ def _bound(case: Case) -> _Bound:
     device = case.device_shares
     losses |= {
         "sync": case.idle["sync"],
-        "copy": case.idle["copy"],
+        # what is copied while nothing computes could be hidden
+        "copy": device["copy"] + case.idle["copy"],
         "launch": case.idle["launch"],
         "driver": case.idle["driver"],
         # the rest of it overlaps with computing and costs nothing
@@ -486,7 +473,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
         if compiling > share / 2:
             part = fmt_share(compiling)
             return f"Host-bound: torch.compile compiles for {part} of the profiled time"
-        capturing = case.lost_in(case.capturing)
+        capturing = case.idle_in(case.capturing)
         if capturing > share / 2:
             return (
                 f"Host-bound: for {fmt_share(capturing)} of the profiled time the host captures a "
@@ -650,11 +637,9 @@ def _waiting(case: Case, part: str) -> str:
     )
 
 
-def _step_words(step: Summary, device_ms: float | None) -> str:
+def _step_words(step: Summary, case: Case) -> str:
+    if case.on_device and case.step_us > 1.005e3 * step.median:
+        return f"{fmt_ms(case.step_us / 1e3)} a step, by the device: the host ran ahead"
     if step.n == 1:
-        said = f"one step of {fmt_ms(step.median)}"
-    else:
-        said = f"median step {interval(step.median, step.low, step.high)}, n={step.n}"
-    if device_ms is None:
-        return said
-    return f"{said} on the host, which ran ahead; the device works {fmt_ms(device_ms)} on each step"
+        return f"one step of {fmt_ms(step.median)}"
+    return f"median step {interval(step.median, step.low, step.high)}, n={step.n}"

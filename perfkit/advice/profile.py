@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -135,7 +135,6 @@ class Profile(Shown):
             self.trace,
             device=device,
             plain_ms=None if self.cost is None else self.cost.plain_step_ms,
-            surplus_ms=self.cost.surplus_ms if self.cost and self.cost.is_clear else 0.0,
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -264,7 +263,11 @@ class Profile(Shown):
 
 
 def explain(
-    recording: Recording | Trace, *, is_step: bool = False, state: Sequence[Finding] = ()
+    recording: Recording | Trace,
+    *,
+    is_step: bool = False,
+    state: Sequence[Finding] = (),
+    whole: Mapping[str, float] | None = None,
 ) -> Profile:
     """Explain a recording, or a trace from a file.
 
@@ -272,6 +275,7 @@ def explain(
         recording: a ``Recorder``'s recording, or a trace from ``perfkit.trace.load``.
         is_step: whether the whole recording is a step, because you say so.
         state: what the run's objects have shown.
+        whole: host class → share, of all steps of the run; None where only a few are known.
     """
     if isinstance(recording, Recording):
         trace, lines, facts = recording.trace, recording.lines, recording.facts
@@ -295,12 +299,17 @@ def explain(
         lines,
         facts,
         is_file=not isinstance(recording, Recording),
-        surplus_ms=0.0 if cost is None else cost.surplus_ms,
-        is_surplus_clear=cost is None or cost.is_clear,
+        plain_ms=None if cost is None else cost.plain_step_ms,
+        whole=whole,
         worker_lines=of_workers,
     )
     # an empty mark has a length, but is not a step
-    step = summarize([s.wall_ns / 1e6 for s in split.steps if not s.is_empty] or split.wall_ms)
+    steps_ms: Sequence[float] = [
+        s.wall_ns / 1e6 for s in split.steps if not s.is_empty
+    ] or split.wall_ms
+    if isinstance(recording, Recording) and recording.cost.plain_step_ms:
+        steps_ms = recording.unprofiled_ms
+    step = summarize(steps_ms)
     far, not_far = _limit_of(trace, steps, cost)
     return Profile(
         breakdown=split,

@@ -400,7 +400,7 @@ def _flags(module: Any) -> dict[str, Any]:
         "device": device,
         "anomaly": torch.is_anomaly_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "fills": torch.utils.deterministic.fill_uninitialized_memory,
+        "fills": getattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "autocast": torch.is_autocast_enabled(device),
         "dtype": None if parameter is None else str(parameter.dtype).removeprefix("torch."),

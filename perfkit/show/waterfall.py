@@ -11,7 +11,6 @@ from perfkit.show.document import Document, Table, document_for
 from perfkit.trace.ask.waterfall import CAUSES, Part, Waterfall, WaterfallChange
 
 _WORDS = {
-    "profiler": "the profiler's own time",
     "setup": "set-up: compiling, first calls",
     "data": "waiting for data",
     "sync": "device idle: the host waited for it",
@@ -26,7 +25,6 @@ _WORDS = {
     "above": "kernels above their least time",
 }
 _LOOKS = {
-    "profiler": "hollow",
     "setup": "grey",
     "data": "orange",
     "sync": "vermilion",
@@ -97,13 +95,13 @@ def waterfall_picture(
         folds: whether it is behind the first screen.
     """
     order = _INSIDE_OUT if inside_out else _OUTSIDE_IN
-    own = tuple(p for p in of.parts if p.cause == "profiler")  # first in both orders
-    others = of.parts[len(own) :]
-    parts = (*own, *(reversed(others) if inside_out else others))
+    parts = tuple(reversed(of.parts)) if inside_out else of.parts
     brings: Callable[[Part], float] = (
         (lambda p: p.inside_out_ms) if inside_out else (lambda p: p.outside_in_ms)
     )
-    falls = [Fall("a step, as recorded", 0.0, of.step_ms, "grey")]
+    falls = [
+        Fall("a step" + ", as recorded" * (of.unprofiled_step_ms is None), 0.0, of.step_ms, "grey")
+    ]
     left = of.step_ms
     for part in parts:
         left -= brings(part)
@@ -126,10 +124,8 @@ def waterfall_table(of: Waterfall) -> Table:
     left = of.step_ms
     for part in of.parts:
         left -= part.outside_in_ms
-        whole, alone_ms = of.plain_ms, part.alone_ms or 0.0
+        whole, alone_ms = of.step_ms, part.alone_ms or 0.0
         bound = whole / (whole - alone_ms) if alone_ms < whole else 0.0
-        if part.cause == "profiler":
-            bound = 0.0
         rows.append(
             (
                 _name(part.cause, of),
@@ -172,31 +168,28 @@ def _families(of: Waterfall) -> Table:
 
 
 def _largest(of: Waterfall) -> Part | None:
-    fixable = (p for p in of.parts if p.cause != "profiler")
-    return max(fixable, key=lambda p: p.outside_in_ms, default=None)
+    return max(of.parts, key=lambda p: p.outside_in_ms, default=None)
 
 
 def _sentence(of: Waterfall) -> str:
     what = "kernels" if of.on_device else "operators"
-    plain_ms = of.unprofiled_step_ms
-    # the other figure is named below: which one this is has to be said
-    a_step = "a recorded step" if plain_ms and of.plain_ms > 1.05 * plain_ms else "a step"
-    if of.least_ms and of.uncounted_ms <= _WORTH_A_GAIN * of.plain_ms:
-        down = f"{a_step} takes {fmt_ms(of.plain_ms)} and needs at least {fmt_ms(of.floor_ms)}"
+    a_step = "a step" if of.unprofiled_step_ms else "a recorded step"
+    if of.least_ms and of.uncounted_ms <= _WORTH_A_GAIN * of.step_ms:
+        down = f"{a_step} takes {fmt_ms(of.step_ms)} and needs at least {fmt_ms(of.floor_ms)}"
     elif of.least_ms:
         down = (
-            f"{a_step} takes {fmt_ms(of.plain_ms)}; what could be removed leaves "
+            f"{a_step} takes {fmt_ms(of.step_ms)}; what could be removed leaves "
             f"{fmt_ms(of.floor_ms)}, {fmt_ms(of.uncounted_ms)} of it {what} whose work is not known"
         )
     else:
-        down = f"{a_step} takes {fmt_ms(of.plain_ms)}, its {what} {fmt_ms(of.floor_ms)} of it"
+        down = f"{a_step} takes {fmt_ms(of.step_ms)}, its {what} {fmt_ms(of.floor_ms)} of it"
     said = f"{down[0].upper()}{down[1:]}."
     first = _largest(of)
-    if first is None or first.outside_in_ms <= _WORTH_A_GAIN * of.plain_ms:
+    if first is None or first.outside_in_ms <= _WORTH_A_GAIN * of.step_ms:
         return said
     return (
         f"{said} The largest part in between: {_name(first.cause, of)}, "
-        f"{fmt_ms(first.outside_in_ms)} ({fmt_share(first.outside_in_ms / of.plain_ms)})."
+        f"{fmt_ms(first.outside_in_ms)} ({fmt_share(first.outside_in_ms / of.step_ms)})."
     )
 
 
@@ -263,10 +256,10 @@ def _change(of: WaterfallChange) -> Document:
 
 def _changed(of: WaterfallChange) -> str:
     said = (
-        f"A step took {fmt_ms(of.before.plain_ms)} before and {fmt_ms(of.after.plain_ms)} after "
+        f"A step took {fmt_ms(of.before.step_ms)} before and {fmt_ms(of.after.step_ms)} after "
         f"({fmt_ratio(of.ratio)} as fast, one recording each)."
     )
-    causes = {c: ms for c, ms in of.changes_ms.items() if c in CAUSES and c != "profiler"}
+    causes = {c: ms for c, ms in of.changes_ms.items() if c in CAUSES}
     most = max(causes, key=lambda c: abs(causes[c]), default="")
     if not most or abs(causes[most]) <= _WORTH_A_GAIN * of.before.step_ms:
         return said
@@ -279,7 +272,7 @@ def _changed(of: WaterfallChange) -> str:
 def _distance(of: WaterfallChange) -> tuple[str, ...]:
     if not of.before.least_ms or not of.after.least_ms:
         return ()
-    first, second = (w.plain_ms / w.floor_ms for w in (of.before, of.after))
+    first, second = (w.step_ms / w.floor_ms for w in (of.before, of.after))
     return (f"From {fmt_ratio(first)} what remains when all is removed to {fmt_ratio(second)}.",)
 
 

@@ -24,6 +24,8 @@ from perfkit.trace.read.columns import Category, Int64
 from perfkit.trace.read.events import is_communication
 
 _LEAST_SHARE = 0.1
+# Below a quarter of the step, what fusing can bring is small beside the time of compiling.
+_LEAST_FUSED = 0.25
 # If the device idles for more than half of the step, faster kernels would only make it idle longer.
 _BUSY = 0.5
 # From data sheets, dense, tensor cores over plain float32: V100 125 / 15.7 TFLOP/s in float16,
@@ -221,7 +223,8 @@ def small_grids(case: Case) -> Iterator[Finding]:
     trace, rows = case.trace, case.kernels
     blocks = trace.blocks_per_sm[rows]
     small = rows[np.nan_to_num(blocks, nan=1.0) < 1.0]
-    share = min(_unused_ns(case) / 1e3 / case.wall_us, case.device_share(small))
+    unused = _unused_ns(case) / 1e3 / max(float(trace.dur_us[small].sum()), 1e-9)
+    share = case.device_share(small) * min(unused, 1.0)
     if share < _LEAST_SHARE:
         return
     gain, formula = amdahl(share)
@@ -238,6 +241,44 @@ def small_grids(case: Case) -> Iterator[Finding]:
         what_to_do=(
             f"{_LOAD_MORE if case.trains else _JOIN_INPUTS}  # more work per kernel\n"
             "model = torch.compile(model)  # fewer, larger kernels"
+        ),
+        gain_at_most=gain,
+        formula=formula,
+    )
+
+
+# Kernels that move memory and compute little: a compiler merges neighbours into one pass over it.
+_MOVES = ("elementwise", "normalization", "reduction", "pooling")
+# A lone kernel of that kind has no neighbour to merge with.
+_LEAST_KERNELS = 4
+
+
+@rule
+def unfused(case: Case) -> Iterator[Finding]:
+    """Kernels that are bound by memory, one after another on the same tensors."""
+    if case.busy_share < _BUSY:
+        return
+    trace, rows = case.trace, case.kernels
+    compiled = trace.name_table(lambda name: name.startswith("triton_"))[trace.name_id[rows]]
+    moves = trace.name_table(lambda name: family(name) in _MOVES)[trace.name_id[rows]]
+    update = case.launched_by(case.within(case.labels("Optimizer.step#")))
+    moving = np.setdiff1d(rows[moves & ~compiled], update)
+    share = case.device_share(moving)
+    if share < _LEAST_FUSED or len(moving) < _LEAST_KERNELS * case.n_steps:
+        return
+    gain, formula = amdahl(share)
+    yield Finding(
+        rule="unfused-kernels",
+        cures=("compute",),
+        title=f"Memory-bound kernels take {fmt_share(share)} of each step: fuse them",
+        evidence=(
+            f"{plural(len(moving) / case.n_steps, 'kernel')} a step of normalisation, activation, "
+            "addition and reduction each read and write whole tensors, the longest in all "
+            f"{_longest(case, moving)}",
+        ),
+        what_to_do=(
+            "model = torch.compile(model)  # one pass over memory for neighbours of this kind\n"
+            "# convolutions, first: model.to(memory_format=torch.channels_last)"
         ),
         gain_at_most=gain,
         formula=formula,

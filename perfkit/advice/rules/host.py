@@ -277,7 +277,8 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     lost = case.idle["launch"]
     if lost < _LEAST_SHARE:
         return
-    gain, formula = amdahl(lost)
+    # a graph of the whole step leaves the host nothing to do between kernels
+    gain, formula = amdahl(lost + sum(case.idle[cause] for cause in ("host", "driver", "kernels")))
     replays = case.rows(Category.RUNTIME, named=lambda n: "GraphLaunch" in n).any()
     yield Finding(
         rule="launch-bound",

@@ -72,6 +72,8 @@ def _loop(case: Case) -> tuple[float, float] | None:
     steps = case.labels("Optimizer.step#")
     ops = case.ops_inside(steps, once=True)
     share = case.lost_to("optimizer")
+    if case.on_device:  # its kernels become fewer, too
+        share = min(share + case.device_share(case.launched_by(case.within(steps))), 1.0)
     if any("_foreach_" in op or "_fused_" in op for op in ops) or share < _LEAST_SHARE:
         return None
     per_step = sum(ops.values()) / case.n_steps

@@ -76,7 +76,7 @@ def _asks_which_worker(dataset: Any) -> bool:
             return False
         seen.add(id(thing))
         if isinstance(thing, types.FunctionType | types.MethodType):
-            function = getattr(thing, "__func__", thing)
+            function: Any = getattr(thing, "__func__", thing)
             names = set(_names_in(function.__code__))
             if "get_worker_info" in names:
                 return True

@@ -20,7 +20,7 @@ def private_bytes_of_workers() -> int:
         return 0
     import psutil
 
-    found = []
+    found: list[int] = []
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error, OSError):
             if child.name() == torch_compat.LOADER_WORKER_NAME and len(found) < _MOST_WORKERS:

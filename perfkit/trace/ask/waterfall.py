@@ -20,9 +20,9 @@ launches, then kernels) and from the inside out; in either order they add up to 
 Without a device there is one lane, the host's, on which operators are the work: without a
 DataLoader's workers both orders are the same.
 
-A profiler slows the host, so that a device with little work for each operator idles while it
-records, and not without it. Where steps without it were seen too, by how much they are shorter is
-taken off first, as a part of its own: no fix brings it.
+A profiler slows the host, and not the device. Where steps without it were seen too, the step is one
+of those: on the device its work, as recorded, and what is left is idle, in the recording's
+proportions; on the host all in these. A step is never shorter than the device's work on it.
 
 The last to go is the time of operators above their least time (:mod:`perfkit.trace.ask.limit`);
 what remains is that least time, and the time of operators whose work is not known.
@@ -38,7 +38,6 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
-from perfkit.base.words import fmt_us
 from perfkit.trace.ask.breakdown import device_layers, host_layers
 from perfkit.trace.ask.idle import idle_causes
 from perfkit.trace.ask.limit import Limit, limit_beside
@@ -71,16 +70,15 @@ NO_DEVICE = (
     "not in this trace, so no gain is given"
 )
 
-#: What can be removed, from the outside in: ``profiler`` (time that only recording takes; removed
-#: first in both orders), ``setup`` (compiling, first calls), ``data`` (the DataLoader), ``sync``
-#: (the device idles because the host waited for it), ``copy`` (transfers that nothing hides),
-#: ``communication`` (likewise), ``capture`` (of a CUDA graph), ``driver`` (allocating memory,
-#: loading code), ``host`` (Python and other work between operators), ``launch`` (the host calls
-#: operators and launches kernels), ``pauses`` (short ones of the device between queued kernels),
-#: ``queued`` (longer ones, whose cause is not recorded), ``above`` (operators above their least
-#: time).
+#: What can be removed, from the outside in: ``setup`` (compiling, first calls), ``data`` (the
+#: DataLoader), ``sync`` (the device idles because the host waited for it), ``copy`` (transfers that
+#: nothing hides), ``communication`` (likewise), ``capture`` (of a CUDA graph), ``driver``
+#: (allocating memory, loading code), ``host`` (Python and other work between operators), ``launch``
+#: (the host calls operators and launches kernels), ``pauses`` (short ones of the device between
+#: queued kernels), ``queued`` (longer ones, whose cause is not recorded), ``above`` (operators
+#: above their least time).
 CAUSES = (
-    "profiler", "setup", "data", "sync", "copy", "communication", "capture", "driver", "host",
+    "setup", "data", "sync", "copy", "communication", "capture", "driver", "host",
     "launch", "pauses", "queued", "above",
 )  # fmt: skip
 
@@ -100,6 +98,8 @@ _HOST = (
     ("other", "host"),
 )
 _FULL, _COPY = 1, 3  # their places in _HOST
+# what the device does, of the causes; the others are why it idles
+_WORK = frozenset(("communication", "copy", "above"))
 _COMPUTE = 0  # the device's layers: compute, communication, copy, idle
 _IDLE = {"kernels": "pauses"}  # the idle causes under another name here
 
@@ -121,8 +121,7 @@ class Part:
         cause: one of :data:`CAUSES`.
         outside_in_ms: what removing it brings when the causes before it are gone already.
         inside_out_ms: what removing it brings when those after it are gone already.
-        alone_ms: what removing nothing else brings (of ``profiler`` aside, which is gone then);
-            None where no gain can be told.
+        alone_ms: what removing nothing else brings; None where no gain can be told.
     """
 
     cause: str
@@ -137,14 +136,14 @@ class Waterfall(Shown):
 
     Attributes:
         parts: what can be removed, from the outside in; only causes that the steps have.
-        step_ms: length of a step as recorded, with the profiler's own time in it.
+        step_ms: length of a step: without the profiler where that is known, else as recorded.
         least_ms: least time of the operators whose work is known; 0 where no rates or no shapes
             are.
         uncounted_ms: recorded time of the other operators: whether they could be faster is not
             known.
         above_ms: kind of work, e.g. ``"matrix product"`` → recorded time above its least time, in
             order of time; adds up to ``outside_in_ms`` of ``above``.
-        steps_ms: length of each step.
+        steps_ms: length of each recorded step.
         device: whose rates count; empty where none are known.
         kind: ``"measured here"`` or ``"predicted"`` (data sheet) rates; empty without.
         source: of the rates.
@@ -187,11 +186,6 @@ class Waterfall(Shown):
         return self.least_ms + self.uncounted_ms
 
     @property
-    def plain_ms(self) -> float:
-        """Length of a step without what only recording takes, as far as that is known."""
-        return self.step_ms - self.ms_of("profiler")
-
-    @property
     def n_steps(self) -> int:
         """Number of steps."""
         return len(self.steps_ms)
@@ -215,8 +209,8 @@ class Waterfall(Shown):
         if not self.gives_gains:
             raise UsageError(f"no gain can be told: {NO_DEVICE}")
         alone = next((p.alone_ms for p in self.parts if p.cause == cause), None) or 0.0
-        left = self.plain_ms - alone
-        return self.plain_ms / left if left > 0 else float("inf")
+        left = self.step_ms - alone
+        return self.step_ms / left if left > 0 else float("inf")
 
     def ms_of(self, cause: str) -> float:
         """``outside_in_ms`` of this cause; 0 for one that the steps do not have.
@@ -252,12 +246,11 @@ class WaterfallChange(Shown):
 
     @property
     def ratio(self) -> float:
-        """How many times as fast the second is: mean step before over after, both without the
-        profiler's own time where that is known.
+        """How many times as fast the second is: mean step before over after.
 
         Of one recording each: no interval can be given.
         """
-        return self.before.plain_ms / self.after.plain_ms if self.after.plain_ms else float("inf")
+        return self.before.step_ms / self.after.step_ms if self.after.step_ms else float("inf")
 
     @property
     def changes_ms(self) -> dict[str, float]:
@@ -286,12 +279,9 @@ def change(before: Waterfall, after: Waterfall) -> WaterfallChange:
     doubts = []
     if before.recorded_on != after.recorded_on:
         doubts.append(f"recorded on two devices: {before.recorded_on}, {after.recorded_on}")
-    if bool(before.ms_of("profiler")) != bool(after.ms_of("profiler")):
-        which = "before" if before.ms_of("profiler") else "after"
-        doubts.append(
-            f"the profiler's own time is known, and left out, {which} alone: the other step may "
-            "hold some of it"
-        )
+    if (before.unprofiled_step_ms is None) != (after.unprofiled_step_ms is None):
+        which = "before" if before.unprofiled_step_ms is None else "after"
+        doubts.append(f"the step {which} is longer for being recorded; the other is not")
     low, high = sorted((before.least_ms, after.least_ms))
     if low and high > 1.05 * low:
         doubts.append(
@@ -336,15 +326,12 @@ def waterfall_beside(
     device: str | None = None,
     within: Nesting | None = None,
     plain_ms: float | None = None,
-    surplus_ms: float = 0.0,
 ) -> Waterfall:
     """The waterfall of recorded steps beside others of the same run, without the profiler.
 
     Args:
         trace, steps, device, within: as for :func:`waterfall`.
         plain_ms: length of a step without the profiler, where that is known.
-        surplus_ms: by how much the recorded ones are clearly longer: on a device, so much of its
-            waiting for the host is the profiler's.
 
     Raises:
         UsageError: as for :func:`waterfall`.
@@ -363,13 +350,14 @@ def waterfall_beside(
             f"the waterfall ends at the least time of the device that was recorded, "
             f"{far.recorded_on}; for {far.device} ask `limit`"
         )
-    lanes = _lanes(trace, steps, host, far).with_profiler(surplus_ms)
-    n = max(len(lanes.steps_ns), 1)
-    total = sum(lanes.steps_ns)
+    recorded = _lanes(trace, steps, host, far)
+    n = max(len(recorded.steps_ns), 1)
+    works_us = device_step_us(trace, steps)
+    lanes = recorded.on_plain(plain_ms and plain_ms * 1e6, works_us and works_us * 1e3)
+    total = lanes.whole_ns
     gives_gains = trace.has_device or trace.source == RECORDED_HERE
-    first, *others = CAUSES
-    outside_in, inside_out = lanes.gains(CAUSES), lanes.gains((first, *reversed(others)))
-    alone = {c: lanes.gains((first, c) if c != first else (c,))[c] for c in CAUSES}
+    outside_in, inside_out = lanes.gains(CAUSES), lanes.gains(tuple(reversed(CAUSES)))
+    alone = {c: lanes.gains((c,))[c] for c in CAUSES}
     parts = tuple(
         Part(
             c,
@@ -386,7 +374,7 @@ def waterfall_beside(
         least_ms=lanes.least_ns / n / 1e6,
         uncounted_ms=lanes.uncounted_ns / n / 1e6,
         above_ms=_shared(lanes.above_of, outside_in["above"] / n / 1e6),
-        steps_ms=tuple(ns / 1e6 for ns in lanes.steps_ns),
+        steps_ms=tuple(ns / 1e6 for ns in recorded.steps_ns),
         device=far.device,
         kind=far.kind if lanes.least_ns else "",
         source=far.source,
@@ -402,7 +390,6 @@ def waterfall_beside(
             () if gives_gains else (NO_DEVICE,),
             far.warnings if lanes.least_ns else (),
             lanes.doubts,
-            _ahead(trace, steps),
         ),  # that no least time is known is said by its absence
     )
 
@@ -430,22 +417,49 @@ class _Lanes:
     above_of: Mapping[str, float]
     doubts: tuple[str, ...] = ()
 
-    def with_profiler(self, surplus_ms: float) -> _Lanes:
-        """So much of each step as the profiler's: where the device waited for the host.
+    @property
+    def whole_ns(self) -> int:
+        """All steps together."""
+        return sum(self.steps_ns)
 
-        Without a device its time lies within the operators, and cannot be told apart.
+    def on_plain(self, plain_ns: float | None, works_ns: float | None) -> _Lanes:
+        """The same in steps without the profiler, of which the device works this long on each.
+
+        Args:
+            plain_ns: length of such a step; None where it is not known.
+            works_ns: None where the recorded steps show all of it.
         """
-        left = round(surplus_ms * 1e6) * len(self.steps_ns) if self.host else 0
-        device, host = dict(self.device), dict(self.host)
-        for cause in ("launch", "host"):
-            taken = min(left, device.get(cause, 0), host.get(cause, 0))
-            if taken <= 0:
-                continue
-            left -= taken
-            for lane in (device, host):
-                lane[cause] -= taken
-                lane["profiler"] = lane.get("profiler", 0) + taken
-        return replace(self, device=device, host=host)
+        recorded, n = self.whole_ns, len(self.steps_ns)
+        if not n or not recorded or (plain_ns is None and works_ns is None):
+            return self
+        if not self.host:  # no device
+            scale = (plain_ns or 0.0) * n / recorded or 1.0
+            return self._scaled(scale, scale, scale)
+        idle = sum(ns for cause, ns in self.device.items() if cause not in _WORK)
+        worked = recorded - idle
+        more = works_ns * n / worked if works_ns and worked else 1.0
+        whole = max((plain_ns or recorded / n) * n, more * worked)
+        return self._scaled(
+            more, (whole - more * worked) / idle if idle else 0.0, min(whole / recorded, 1.0)
+        )
+
+    def _scaled(self, work: float, idle: float, host: float) -> _Lanes:
+        device = {
+            cause: round(ns * (work if cause in _WORK or not self.host else idle))
+            for cause, ns in self.device.items()
+        }
+        least, uncounted = round(self.least_ns * work), round(self.uncounted_ns * work)
+        whole = sum(device.values()) + least + uncounted
+        steps = [round(ns * whole / self.whole_ns) for ns in self.steps_ns]
+        steps[-1] += whole - sum(steps)
+        return replace(
+            self,
+            steps_ns=tuple(steps),
+            device=device,
+            host={cause: round(ns * host) for cause, ns in self.host.items()},
+            least_ns=least,
+            uncounted_ns=uncounted,
+        )
 
     def left(self, gone: set[str]) -> int:
         """How long the steps take without these causes."""
@@ -564,17 +578,6 @@ def _split(
     above = round(above_us * 1e3 * min(room / wanted, 1.0)) if wanted else 0
     above = min(above, room)
     return least, above, room - above, of
-
-
-def _ahead(trace: Trace, steps: Steps) -> tuple[str, ...]:
-    """A doubt where the steps' marks show only what the host did."""
-    device_us = device_step_us(trace, steps)
-    if device_us is None:
-        return ()
-    return (
-        f"the host ran ahead, and steps end on its clock: the device works {fmt_us(device_us)} on "
-        "a step, of which this shows a part; end the step with a synchronisation, or record more",
-    )
 
 
 def _low(far: Limit, least_us: float) -> tuple[str, ...]:

@@ -156,6 +156,7 @@ class Recording:
         cut_short: it ended early because the region started or ended a profiler by itself.
         n_foreign_steps: optimizer steps in other threads, which are not recorded.
         has_threads: the region started threads: what they do, but for optimizer steps, is not seen.
+        unprofiled_ms: lengths of steps that followed the recorded ones, by the host's clock.
     """
 
     trace: Trace
@@ -173,6 +174,7 @@ class Recording:
     cut_short: bool = False
     n_foreign_steps: int = 0
     has_threads: bool = False
+    unprofiled_ms: tuple[float, ...] = ()
 
     def no_step(self) -> str:
         """That the region has no step at all, and what to do; empty where an optimizer stepped.
@@ -1080,6 +1082,7 @@ class Recorder:
             cut_short=self._cut_short,
             n_foreign_steps=self._n_foreign,
             has_threads=bool(self._started_threads),
+            unprofiled_ms=tuple(self._unprofiled_ms),
         )
 
     def _elsewhere(self) -> Elsewhere | None:
