@@ -223,7 +223,12 @@ class Case:
         """
         recorded_us = self._typical_us / max(len(self.typical.indices), 1)
         plain_us = recorded_us if self.plain_ms is None else 1e3 * self.plain_ms
-        return max(plain_us, sum(self._worked_us.values()))
+        return max(plain_us, self.works_us)
+
+    @property
+    def works_us(self) -> float:
+        """What the device works on a step; 0 without one."""
+        return sum(self._worked_us.values())
 
     @cached_property
     def _recording(self) -> float:

@@ -22,6 +22,8 @@ from perfkit.trace.record.elsewhere import Elsewhere
 
 # A smaller gain is within the spread of most step times.
 _LEAST_GAIN = 1.05
+# The device works on a step for longer than the host's clock says it took, by more than rounding.
+_AHEAD = 1.005
 # A device that idles less than this counts as always busy.
 _LEAST_IDLE = 0.1
 
@@ -180,12 +182,12 @@ def diagnose(
 
 # State findings → rules that say the same, from a trace and with less.
 _SAYS_MORE = {
-    "padding": ("num-threads",),
-    "empty-cache": ("allocator-retries", "allocator-churn"),
+    "own-profiler": ("host-python",),
+    "empty-cache": ("device-allocations",),
     "workers-restarted": ("dataloader-slow-workers", "dataloader-few-workers"),
     "iterable-not-sharded": ("dataloader-slow-workers", "dataloader-few-workers"),
     "row-by-row": ("dataloader-no-workers", "dataloader-slow-code", "dataloader-small-samples"),
-    "weights-copied": ("host-python", "tiny-operators"),
+    "weights-copied": ("host-python", "tiny-ops", "small-calls", "beside-the-model"),
 }
 
 
@@ -638,8 +640,8 @@ def _waiting(case: Case, part: str) -> str:
 
 
 def _step_words(step: Summary, case: Case) -> str:
-    if case.on_device and case.step_us > 1.005e3 * step.median:
-        return f"{fmt_ms(case.step_us / 1e3)} a step, by the device: the host ran ahead"
+    if case.works_us > _AHEAD * 1e3 * step.median:
+        return f"{fmt_ms(case.works_us / 1e3)} a step, by the device: the host ran ahead"
     if step.n == 1:
         return f"one step of {fmt_ms(step.median)}"
     return f"median step {interval(step.median, step.low, step.high)}, n={step.n}"

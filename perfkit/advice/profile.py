@@ -72,6 +72,7 @@ class Profile(Shown):
         compiled: what ``torch.compile`` did in the whole code, not only in the profiled steps; None
             if nothing was compiled, and for a trace from a file.
         compiles_in_steps: whether something was compiled in the profiled steps.
+        whole: host class → share of all steps of the run, where they are known; else None.
         limit: the steps beside the least time that the device needs; None without recorded shapes.
         trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
@@ -98,6 +99,7 @@ class Profile(Shown):
     compiles_in_steps: bool = False
     limit: Limit | None = None
     worker_lines: LineSamples = NO_LINES
+    whole: Mapping[str, float] | None = None
 
     @property
     def steps_of_compiling(self) -> int | None:
@@ -146,7 +148,7 @@ class Profile(Shown):
             "how_found": self.breakdown.how_found,
             "n_steps": self.n_steps,
             "step_ms": self.step.to_dict(),
-            "shares": self.breakdown.shares(),
+            "shares": self.breakdown.shares() if self.whole is None else dict(self.whole),
             "device_shares": self.breakdown.device_shares(),
             "steps": [
                 {
@@ -351,6 +353,7 @@ def explain(
         compiled=facts.compiled,
         compiles_in_steps=len(case.compiling) > 0,
         limit=far,
+        whole=None if case.on_device else whole,
     )
 
 

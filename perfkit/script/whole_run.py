@@ -24,6 +24,7 @@ from perfkit.memory.account import MemoryAccount
 from perfkit.script._torch_watch import PASSES, TorchWatch
 from perfkit.script.options import Options
 from perfkit.synclint.find import SyncLines
+from perfkit.trace.record.coverage import Coverage
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 
 # A step beyond so many times the usual one holds something else; see trace/record/elsewhere.py.
@@ -33,6 +34,8 @@ _SLOW, _SLACK_S = 2.0, 0.002
 _DRIFT_FROM = 20
 # Processes that it started, and that computed for this share of the run, may be what trains.
 _BY_CHILDREN = 0.1
+# Fewer steps than these say no more than the recorded ones.
+_LEAST_STEPS = 10
 # A part of the run below this share is not worth a row.
 _LEAST_SHARE = 0.001
 
@@ -204,12 +207,46 @@ def _profile(seen: TorchWatch, ended: str) -> tuple[Profile | None, str]:
     if ended == "finished" and seen.recorder.saw_no_step:
         return None, "the program ended before the next step did"
     try:
-        profile = explain(seen.recorder.recording, state=seen.state.findings)
+        recording = seen.recorder.recording
+        profile = explain(
+            recording, state=seen.state.findings, whole=_shares_of_all(seen, recording.coverage)
+        )
     except PerfkitError as error:
         return None, str(error)
     if not profile.operators:
         return None, "no torch operators ran in the recorded steps"
     return profile, ""
+
+
+# Class of a step → the phase that it is; what neither has is evaluation and checkpoints.
+_PHASE_OF = {
+    "data wait": "data_wait",
+    "forward": "forward",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "other": "other",
+}
+
+
+def _shares_of_all(seen: TorchWatch, recorded: Coverage) -> dict[str, float] | None:
+    """Host class → share of all steps but the first ones and the recorded ones.
+
+    None where the phases are not sure, or hardly more steps ran than were recorded.
+    """
+    run = seen.run
+    if run.phases.doubt or run.phases.failure or seen.by_passes:
+        return None
+    phase_ms, numbers = run.facts.columns().phase_ms, seen.meter.numbers
+    rows = np.flatnonzero(
+        (numbers >= run.n_left_out)
+        & ~((numbers >= recorded.first_step - 1) & (numbers < recorded.last_step))
+    )
+    rows = rows[rows < len(phase_ms["other"])]
+    if len(rows) < _LEAST_STEPS:
+        return None
+    spent = {name: float(phase_ms[phase][rows].sum()) for name, phase in _PHASE_OF.items()}
+    total = sum(spent.values())
+    return {name: ms / total for name, ms in spent.items()} if total else None
 
 
 def _evaluation_within(profile: Profile, seen: TorchWatch) -> str:

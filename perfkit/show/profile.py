@@ -85,7 +85,7 @@ def _profile(p: Profile) -> Document:
         warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
         advice=next_steps,
         advice_title="What to do",
-        bars=_bars(p.breakdown, is_piece=p.is_piece),
+        bars=_bars(p.breakdown, is_piece=p.is_piece) if p.whole is None else _bar_of_all(p),
         pictures=(*(() if strip is None else (_picture(strip, p),)), *_falls(p)),
         findings=findings[:n_main],
         more_findings=findings[n_main:],
@@ -423,6 +423,12 @@ def _bars(b: Breakdown, *, is_piece: bool = False) -> tuple[Bar, ...]:
     return tuple(bars)
 
 
+def _bar_of_all(p: Profile) -> tuple[Bar, ...]:
+    """Classes of all steps of a run, in the time of the median one."""
+    shares = p.whole or {}
+    return (Bar(f"All steps (median {fmt_ms(p.step.median)})", _segments(shares, p.step.median)),)
+
+
 def _host_parts(b: Breakdown) -> list[Mapping[str, int]]:
     used = _without_unused(b.shares())
     return [{name: ns for name, ns in s.host_ns.items() if name in used} for s in b.steps]
@@ -437,6 +443,7 @@ def _segments(shares: Mapping[str, float], whole_ms: float) -> tuple[Segment, ..
     return tuple(
         Segment(name, share * whole_ms, fmt_ms(share * whole_ms), _LOOKS.get(name, "grey"))
         for name, share in shares.items()
+        if share
     )
 
 

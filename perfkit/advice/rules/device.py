@@ -106,6 +106,7 @@ def tensor_cores(case: Case) -> Iterator[Finding]:
             ),
             gain_at_most=gain,
             formula=formula,
+            changes="products are rounded to 10 bits of mantissa, sums are not",
         )
     else:
         yield Finding(
@@ -167,6 +168,7 @@ def sixteen_bits(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
+        changes="products and activations have 8 bits of mantissa",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -65,8 +66,7 @@ _WHOLE_LOSS = (
 _WHOLE_TENSOR = (
     "# one operation on the whole tensor instead of a loop over its parts:\n"
     "y = (a - b).abs().mean()  # not: sum(abs(p - q) for p, q in ...)\n"
-    "# or let the compiler fuse them:\n"
-    "model = torch.compile(model)"
+    "# or let the compiler fuse them: torch.compile(the_function)"
 )
 # Python takes some tens of µs between two operators; a line that does other work takes longer.
 _SHORT_GAP_NS = 300_000
@@ -97,7 +97,7 @@ _MOST = 0.5
 def python(case: Case) -> Iterator[Finding]:
     """Python and other work outside of torch's operators."""
     lost = case.lost_to("other")
-    if lost < _LEAST_SHARE:
+    if (case.idle["host"] if case.on_device else lost) < _LEAST_SHARE:
         return
     share = case.shares["other"]
     evidence = [
@@ -245,8 +245,10 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
     often = [o for o in case.operators if o in tiny or calls(o) >= _OFTEN * case.n_steps]
     # Replacing the loop with one operation also removes its larger ops and the Python between them:
     # without these, "at most" would not be true.
-    between = case.shares["other"]
-    gain, formula = amdahl(share_of(often) + between)
+    between = case.typical.breakdown.shares()["other"]
+    all_of_it = min(share_of(often) + between, 1.0)
+    gain, formula = amdahl(all_of_it)
+    place = _line_that_calls(case)
     named = sorted(tiny, key=lambda o: -o.count)[:3]
     yield Finding(
         rule="tiny-ops",
@@ -259,14 +261,37 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
         evidence=(
             f"{plural(per_step, 'operation')} of less than {_TINY_US:g} µs in each step take "
             f"{fmt_share(share)} of it; all that is called {_OFTEN} times a step or more, and the "
-            f"Python between, {fmt_share(share_of(often) + between)}",
+            f"Python between, {fmt_share(all_of_it)}",
             "most often "
             + ", ".join(f"{o.name} ({fmt_count(o.count / case.n_steps)} per step)" for o in named),
         ),
-        what_to_do=_WHOLE_LOSS if case.trains else _WHOLE_TENSOR,
+        what_to_do="" if place is None else _whole(place, trains=case.trains),
         gain_at_most=gain,
         formula=formula,
+        line=None if place is None else f"{place.place}: {place.source}",
     )
+
+
+def _line_that_calls(case: Case) -> Line | None:
+    """The line most often seen outside of backward, optimizer and loader; None if none stands out.
+
+    Operators alone do not show which code calls them.
+    """
+    seen = [x for x in case.lines.by_line() if not x.in_data_wait and ".backward(" not in x.source]
+    seen = [x for x in seen if not re.search(r"\.step\(", x.source)]
+    top = max(seen, key=lambda x: x.n_samples, default=None)
+    n = sum(x.n_samples for x in seen)
+    return top if top is not None and top.n_samples >= max(_LEAST_SAMPLES, n / 4) else None
+
+
+def _whole(line: Line, *, trains: bool) -> str:
+    """What to do about a line that calls many small operators."""
+    kind = kind_beside_the_model(line, trains=trains)
+    if kind is not None:
+        return kind.what_to_do(trains=trains)
+    if "loss" in line.function or "loss" in line.source:
+        return _WHOLE_LOSS
+    return _WHOLE_TENSOR
 
 
 @rule

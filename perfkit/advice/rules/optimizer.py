@@ -133,6 +133,7 @@ def large_update(case: Case) -> Iterator[Finding]:
         ),
         gain_at_most=gain,
         formula=formula,
+        changes="an update sees four batches, so the learning rate may have to change",
     )
 
 

@@ -1,0 +1,279 @@
+"""What the run's own objects show: each kind found with its place, and not said of a healthy twin."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+
+import perfkit
+from perfkit.advice.findings import Finding
+
+
+def _model() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+def _train(batches: Iterator[Any], model: nn.Module, after: Callable[[], object] = list) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for batch in batches:
+        x = batch[0] if isinstance(batch, tuple | list) else batch
+        nn.functional.cross_entropy(model(x), torch.zeros(len(x), dtype=torch.long)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        after()
+
+
+def _random(n: int = 40) -> Iterator[torch.Tensor]:
+    return (torch.randn(4, 8) for _ in range(n))
+
+
+def _found(loop: Callable[[], object]) -> dict[str, Finding]:
+    with perfkit.profile(lines=False) as p:
+        loop()
+    found = p.result.diagnosis.findings
+    of_state = [f for f in found if f.is_state]
+    assert list(found[: len(of_state)]) == of_state  # a fact comes first
+    return {f.rule: f for f in of_state}
+
+
+class _Records(Dataset[Any]):
+    def __init__(self, n: int, *, as_tensor: bool) -> None:
+        rows = [{"name": f"row {i}", "x": [float(i)] * 8} for i in range(n)]
+        self.rows: Any = torch.tensor([r["x"] for r in rows]) if as_tensor else rows
+
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        row = self.rows[i]
+        return row.clone() if isinstance(row, torch.Tensor) else torch.tensor(row["x"])
+
+
+class _Stream(IterableDataset[Any]):
+    def __init__(self, *, shards: bool) -> None:
+        self.shards = shards
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return self._sharded() if self.shards else self._all(range(400))
+
+    def _all(self, numbers: range) -> Iterator[torch.Tensor]:
+        return (torch.full((8,), float(i)) for i in numbers)
+
+    def _sharded(self) -> Iterator[torch.Tensor]:
+        info = get_worker_info()
+        assert info is not None
+        return self._all(range(info.id, 400, info.num_workers))
+
+
+class _Unsharded(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield from (torch.full((8,), float(i)) for i in range(400))
+
+
+class _Table(Dataset[Any]):
+    def __init__(self) -> None:
+        self.x, self.y = torch.randn(2048, 8), torch.zeros(2048)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.x[i], self.y[i]
+
+
+class _ByBatch(_Table):
+    def __getitems__(self, rows: list[int]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(self.x[i], self.y[i]) for i in rows]
+
+
+class _OpenFile(Dataset[Any]):
+    def __init__(self, *, opens: bool) -> None:
+        self.file = open(__file__, "rb") if opens else None  # noqa: SIM115
+
+    def __del__(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return torch.full((8,), float(i))
+
+
+def _from(dataset: Any, *, epochs: int = 1, **options: Any) -> Iterator[Any]:
+    loader = DataLoader(dataset, **{"batch_size": 8, **options})
+    for _ in range(epochs):
+        yield from loader
+
+
+def _padded(length: int) -> Iterator[torch.Tensor]:
+    rows = [torch.randint(1, 50, (40 + i % 4,)) for i in range(160)]
+
+    def collate(some: list[torch.Tensor]) -> torch.Tensor:
+        longest = length or max(map(len, some))
+        out = torch.zeros(len(some), longest, dtype=torch.long)
+        for i, row in enumerate(some):
+            out[i, : len(row)] = row
+        return out
+
+    return (ids.float()[:, :8] for ids in DataLoader(rows, batch_size=8, collate_fn=collate))
+
+
+def _with_anomaly(on: bool) -> None:
+    with torch.autograd.set_detect_anomaly(on):
+        _train(_random(), _model())
+
+
+def _with_hooks(removes: bool) -> None:
+    model = _model()
+    handles: list[Any] = []
+
+    def hook_again() -> None:
+        if removes and handles:
+            handles.pop().remove()
+        handles.append(model[0].register_forward_hook(lambda *_: None))
+
+    _train(_random(), model, hook_again)
+
+
+def _with_evaluation(guarded: bool) -> None:
+    model = _model()
+
+    def evaluate() -> None:
+        model.eval()
+        with torch.set_grad_enabled(not guarded):
+            model(torch.randn(4, 8))
+        model.train()
+
+    _train(_random(), model, evaluate)
+
+
+def _with_groups(split: bool) -> None:
+    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(12)], nn.Linear(8, 2))
+    parameters = list(model.parameters())
+    groups = [{"params": [p]} for p in parameters] if split else parameters
+    optimizer = torch.optim.Adam(groups, lr=1e-3)
+    for x in _random(20):
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _with_ema(by_name: bool) -> None:
+    model = _model()
+    teacher = copy.deepcopy(model)
+    kept = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def update() -> None:
+        if by_name:
+            for name, value in model.state_dict().items():
+                kept[name] = 0.9 * kept[name] + 0.1 * value
+        else:
+            torch._foreach_lerp_(list(teacher.parameters()), list(model.parameters()), 0.1)
+
+    def without_grad() -> None:
+        with torch.no_grad():
+            update()
+
+    _train(_random(), model, without_grad)
+
+
+_CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "anomaly-mode": (lambda: _with_anomaly(True), lambda: _with_anomaly(False)),
+    "hooks-multiply": (lambda: _with_hooks(False), lambda: _with_hooks(True)),
+    "evaluation-with-grad": (lambda: _with_evaluation(False), lambda: _with_evaluation(True)),
+    "optimizer-groups": (lambda: _with_groups(True), lambda: _with_groups(False)),
+    "weights-copied": (lambda: _with_ema(True), lambda: _with_ema(False)),
+    "gc-collect": (
+        lambda: _train(_random(), _model(), gc.collect),
+        lambda: _train(_random(), _model()),
+    ),
+    "padding": (
+        lambda: _train(_padded(200), _model()),
+        lambda: _train((x for x in _padded(0)), _model()),
+    ),
+    "row-by-row": (
+        lambda: _train(_from(_Table(), batch_size=64), _model()),
+        lambda: _train(_from(_ByBatch(), batch_size=64), _model()),
+    ),
+    "iterable-not-sharded": (
+        lambda: _train(_from(_Unsharded(), num_workers=2), _model()),
+        lambda: _train(_from(_Stream(shards=True), num_workers=2), _model()),
+    ),
+    "python-objects-in-workers": (
+        lambda: _train(_from(_Records(30_000, as_tensor=False), num_workers=1), _model()),
+        lambda: _train(_from(_Records(30_000, as_tensor=True), num_workers=1), _model()),
+    ),
+    "open-file-in-workers": (
+        lambda: _train(_from(_OpenFile(opens=True), num_workers=1), _model()),
+        lambda: _train(_from(_OpenFile(opens=False), num_workers=1), _model()),
+    ),
+    "workers-restarted": (
+        lambda: _train(
+            _from(_Records(256, as_tensor=True), epochs=4, batch_size=64, num_workers=1), _model()
+        ),
+        lambda: _train(
+            _from(
+                _Records(256, as_tensor=True),
+                epochs=4,
+                batch_size=64,
+                num_workers=1,
+                persistent_workers=True,
+            ),
+            _model(),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", _CASES)
+def test_a_fact_is_found_and_not_of_its_healthy_twin(rule: str) -> None:
+    slow, healthy = _CASES[rule]
+    found = _found(slow)
+    assert rule in found
+    assert found[rule].title
+    assert found[rule].what_to_do
+    assert found[rule].line is None or "test_state.py" in found[rule].line
+    assert rule not in _found(healthy)
+
+
+def test_a_sharded_stream_behind_methods_of_its_own_is_no_finding() -> None:
+    """``get_worker_info`` may be asked in what ``__iter__`` calls, or in the data set it wraps."""
+
+    class Wrapped(IterableDataset[Any]):
+        def __init__(self) -> None:
+            self.inner = _Stream(shards=True)
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from self.inner
+
+    found = _found(lambda: _train(_from(Wrapped(), num_workers=2), _model()))
+    assert "iterable-not-sharded" not in found
+
+
+def test_unsharded_workers_are_seen_to_hand_out_the_same_batch() -> None:
+    found = _found(lambda: _train(_from(_Unsharded(), num_workers=2), _model()))
+    assert any("were the same" in said for said in found["iterable-not-sharded"].evidence)
+    assert found["iterable-not-sharded"].changes  # an epoch has fewer steps then
+
+
+def test_nothing_stands_out_in_a_healthy_loop() -> None:
+    assert not _found(lambda: _train(_random(), _model()))
+
+
+def test_a_rule_that_raises_is_not_felt_by_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    from perfkit.advice.state import state
+
+    def raises(live: object) -> Iterator[Finding]:
+        raise RuntimeError("a rule's own fault")
+
+    monkeypatch.setitem(state._KNOWN, "raises", raises)
+    assert "anomaly-mode" in _found(lambda: _with_anomaly(True))
