@@ -100,6 +100,7 @@ class LoaderUse:
     equal_batches: bool = False
     first_batch: list[Any] = field(default_factory=list)
     first_is_due: bool = False
+    sampler: weakref.ref[Any] | None = None
     iterator: weakref.ref[Any] | None = None
 
 
@@ -241,6 +242,8 @@ class Live:
             if len(self.loaders) >= _MOST_OBJECTS:
                 return
             use = self.loaders[id(loader)] = LoaderUse(weakref.ref(loader))
+            # `for x in DataLoader(…)`: the loader is gone while its iterator runs
+            use.sampler = weakref.ref(loader._index_sampler)
         use.n_starts += 1
         use.start_s += spent_s
         use.first_is_due = True
@@ -271,8 +274,7 @@ class Live:
                 return use
         sampler = getattr(iterator, "_index_sampler", None)
         for use in self.loaders.values():
-            loader = use.ref()
-            if loader is not None and getattr(loader, "_index_sampler", self) is sampler:
+            if sampler is not None and use.sampler is not None and use.sampler() is sampler:
                 use.iterator = weakref.ref(iterator)
                 return use
         return None

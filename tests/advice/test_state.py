@@ -1,10 +1,11 @@
-"""What the run's own objects show: each kind found with its place, and not said of a healthy twin."""
+"""What the run's own objects show: each kind with its place, and not of a healthy twin."""
 
 from __future__ import annotations
 
 import copy
 import gc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,7 +96,7 @@ class _ByBatch(_Table):
 
 class _OpenFile(Dataset[Any]):
     def __init__(self, *, opens: bool) -> None:
-        self.file = open(__file__, "rb") if opens else None  # noqa: SIM115
+        self.file = Path(__file__).open("rb") if opens else None
 
     def __del__(self) -> None:
         if self.file is not None:
