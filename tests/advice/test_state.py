@@ -96,7 +96,7 @@ class _ByBatch(_Table):
 
 class _OpenFile(Dataset[Any]):
     def __init__(self, *, opens: bool) -> None:
-        self.file = Path(__file__).open("rb") if opens else None
+        self.file = Path(__file__).open("rb") if opens else None  # noqa: SIM115
 
     def __del__(self) -> None:
         if self.file is not None:
