@@ -500,35 +500,29 @@ def test_a_name_that_only_looks_like_it_tells_nothing(path: str) -> None:
     assert beside_the_model(line, trains=True) is None
 
 
-def test_a_busy_machine_is_said_first_and_nothing_is_advised() -> None:
-    trace = load(cpu_training(6, wait=900, loader=SINGLE).json())
+def test_a_busy_machine_narrows_what_is_said_and_hides_what_may_be_wrong() -> None:
+    """What was lost to others may all have been in the part that a finding is about, or none."""
+    trace = load(cpu_training(6, wait=4_000, loader=SINGLE).json())
     steps = find_steps(trace)
     split = breakdown(trace, steps)
     quiet = CpuContention(wall_s=2.0, n_cores=2, process_s=1.0, waited_s=0.0, others_s=0.1)
-    busy = dataclasses.replace(quiet, waited_s=1.0, others_s=3.0)
     told = [
         diagnose(Case(trace, steps, split), summarize(split.wall_ms), "simulated", busy=b)
-        for b in (quiet, busy)
+        for b in (
+            quiet,
+            dataclasses.replace(quiet, waited_s=1.0, others_s=3.0),
+            dataclasses.replace(quiet, waited_s=1.9, others_s=3.9),
+        )
     ]
-    assert not told[0].first
-    assert told[0].findings
-    assert told[0].headline.startswith("Data-bound")
-    assert [d.is_tentative for d in told] == [False, True]
-    assert told[1].headline.startswith("The machine was busy: other programs used 1.5 of 2 cores")
-    assert "as far as can be seen on a busy machine: data-bound" in told[1].headline
-    assert "Measure again" in told[1].headline
-
-
-def test_a_busy_machine_does_not_hide_that_nothing_was_found() -> None:
-    trace = load(cpu_training(6).json())
-    split = breakdown(trace, find_steps(trace))
-    busy = CpuContention(wall_s=2.0, n_cores=2, process_s=1.0, waited_s=1.0, others_s=3.0)
-    told = diagnose(
-        Case(trace, find_steps(trace), split), summarize(split.wall_ms), "simulated", busy=busy
-    )
-    assert told.is_tentative
-    assert not told.findings
-    assert told.no_cure == "No rule of perfkit knows a cure for this."
+    calm, busy, drowned = told
+    assert not calm.doubts
+    assert calm.headline.startswith("Data-bound")
+    assert busy.sentence == calm.sentence
+    assert busy.doubts[0].startswith("The machine was busy: other programs used 1.5 of 2 cores")
+    (one,), (same,) = calm.findings, busy.findings
+    assert one.rule == same.rule == "dataloader-no-workers"
+    assert same.gain_at_most > one.gain_at_most  # still an upper bound
+    assert not drowned.findings
 
 
 def test_a_little_steal_weakens_the_verdict_and_hides_no_finding() -> None:
@@ -541,11 +535,11 @@ def test_a_little_steal_weakens_the_verdict_and_hides_no_finding() -> None:
     )
     assert told.findings
     assert not told.is_tentative
-    assert told.headline.startswith(
+    assert told.doubts == (
         "The machine was a little busy: the hypervisor took 5.4 % of the cores' time away, so "
-        "times are up to 12 % too long. Your steps: data-bound"
+        "times are up to 12 % too long.",
     )
-    assert "Measure again" not in told.headline
+    assert told.headline.startswith("Data-bound")
 
 
 def test_python_that_a_busy_device_hides_is_no_finding() -> None:
@@ -615,17 +609,12 @@ def test_launch_bound() -> None:
     assert diagnosis.bound_by == "launch"
     finding = _finding(diagnosis, "launch-bound")
     assert "10 kernels per step" in finding.evidence[1]
-    # as seen with a convolutional network on an H100: steps that are not profiled take 0.55 ms less
-    # of 1 ms, so the device would not idle for 60 %, and faster launches would bring nothing
-    diagnosis = _diagnosis(sim, surplus_ms=0.55)
+    # as seen with a convolutional network on an H100: a step that is not profiled takes 0.45 ms of
+    # 1 ms, so the device, which works 0.4 ms, hardly idles
+    diagnosis = _diagnosis(sim, plain_ms=0.45)
     assert diagnosis.bound_by == "compute"
-    assert (
-        "and for 89 % of steps without the profiler, which are 550 µs shorter" in diagnosis.sentence
-    )
-    assert not diagnosis.findings
-    unsure = _diagnosis(sim, surplus_ms=0.55, is_surplus_clear=False)
-    assert "which seem 550 µs shorter, though they vary too much to be sure" in unsure.sentence
-    assert _diagnosis(sim, surplus_ms=0.1).bound_by == "launch"
+    assert diagnosis.sentence.startswith("Compute-bound: the device computes for 89 %")
+    assert _diagnosis(sim, plain_ms=0.9).bound_by == "launch"
 
 
 # --- transfers ----------------------------------------------------------------------------
@@ -666,7 +655,7 @@ def test_pageable_copies() -> None:
     )
     finding = _finding(diagnosis, "pageable-copy")
     assert diagnosis.bound_by == "copy"
-    assert "1 blocking copy per step, 4.00 KiB, 300 µs" in finding.evidence[0]
+    assert finding.evidence[0].startswith("1 copy a step, 4.00 KiB: for 37 % of each step")
     assert "pin_memory" in finding.what_to_do
 
 
@@ -681,7 +670,7 @@ def test_copies_that_waited_for_other_work_first_count_with_their_bytes() -> Non
         sim.step(i, at, 2_300)
     diagnosis = _diagnosis(sim)
     evidence = _finding(diagnosis, "pageable-copy").evidence[0]
-    assert "2 blocking copies per step, 8.00 KiB, 300 µs" in evidence
+    assert evidence.startswith("2 copies a step, 8.00 KiB: for 13 % of each step")
 
 
 def test_pinned_copies_are_fine() -> None:

@@ -69,26 +69,6 @@ def test_four_steps_of_each_are_enough_for_an_interval_and_three_are_not() -> No
     assert ratio_interval([0.0, *[2.0] * 5], [1.0] * 6) is None  # no time, no ratio
 
 
-def test_only_a_clear_surplus_is_the_profilers() -> None:
-    def surplus_ms(profiled: list[float], unprofiled: list[float]) -> float:
-        return Cost(
-            float(np.median(profiled)), float(np.median(unprofiled)), len(profiled),
-            len(unprofiled), 0.1, 0.2, 1000, ratio_interval(profiled, unprofiled),
-            float(np.mean(unprofiled)),
-        ).surplus_ms  # fmt: skip
-
-    assert surplus_ms([50.0] * 6, [40.0] * 30) == pytest.approx(10.0)
-    assert surplus_ms([50.0] * 6, [40.0] * 3) == 10.0
-    assert surplus_ms([840.0] * 6, [2.0] * 30) == 0.0  # they compiled
-    assert surplus_ms([50.0], [40.0] * 3) == 0.0  # too few
-    assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 4) == 0.0  # neither clear nor many
-    assert surplus_ms([30.0, 60.0] * 3, [30.0, 50.0] * 5) == 5.0
-    assert surplus_ms([2000.0], [20.0] * 20) == 0.0  # one cold step
-    # two steps of three met something else, although the third leaves room for the profiler alone
-    assert surplus_ms([37.0, 305.0, 320.0], [36.0, 37.0, 38.0] * 5) == 0.0
-    assert surplus_ms([50.0] * 6, [40.0] * 30 + [340.0]) == pytest.approx(50 - 1540 / 31)
-
-
 @pytest.mark.parametrize(
     ("profiled", "later", "plain"), [(12.0, 10.0, 10.0), (40.0, 10.0, None), (10.0, 18.0, None)]
 )

@@ -19,6 +19,10 @@ from perfkit.trace.read.columns import Category
 from perfkit.trace.read.events import graph_captures, launch_calls
 
 
+# Below this share of the step, waits cost nothing that shows.
+_LEAST_SHARE = 0.05
+
+
 @dataclass(frozen=True)
 class _Wait:
     """What the user wrote, and what to write instead; outside of training, if that differs."""
@@ -113,6 +117,8 @@ def sync(case: Case) -> Iterator[Finding]:
     if not case.on_device:
         return
     lost = case.lost_to("sync")
+    if case.idle["sync"] < _LEAST_SHARE:
+        return  # nothing waits for what it delays
     waits = [s for s in case.syncs if not s.is_transfer]
     if not waits:
         return
@@ -183,12 +189,10 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
             f"{plural(len(rows) / case.n_steps, 'copy', 'copies')} a step, "
             f"{fmt_bytes(n_bytes / case.n_steps)}: for {fmt_share(lost)} of each step the device "
             "copies or waits for it, and computes nothing",
-            "from pageable memory non_blocking=True changes nothing: CUDA copies it in pieces "
-            "through a buffer of its own, and the host waits",
         ),
         what_to_do=(
             "loader = DataLoader(dataset, ..., pin_memory=True)  # or x.pin_memory(), once\n"
-            "x = x.to(device, non_blocking=True)  # asked for a step ahead, it is hidden whole\n"
+            "x = x.to(device, non_blocking=True)  # from pageable memory that changes nothing\n"
             "# and send uint8: normalise on the device"
         )
         if case.trains

@@ -22,8 +22,6 @@ _FIXED_MS = 1.0
 # A profiler makes nothing faster; where recorded steps took less than this share of the others, the
 # steps themselves differ.
 _LEAST_SLOWDOWN = 0.9
-# So many steps without the profiler are better known than the few with it, however these spread.
-_MANY = 10
 
 
 @dataclass(frozen=True)
@@ -40,7 +38,6 @@ class Cost:
         n_events: events recorded.
         slowdown_interval: 95 % interval of the ratio of profiled to unprofiled steps (see
             :func:`ratio_interval`); None where there are too few for one.
-        unprofiled_mean_ms: mean of the later steps, which also has the rare long ones.
         stays_attached: whether launches stay slower until the process ends.
     """
 
@@ -52,7 +49,6 @@ class Cost:
     read_s: float
     n_events: int
     slowdown_interval: tuple[float, float] | None = None
-    unprofiled_mean_ms: float | None = None
     stays_attached: bool = False
 
     @property
@@ -76,20 +72,6 @@ class Cost:
         if not _LEAST_SLOWDOWN * plain <= profiled <= _MOST_SLOWDOWN * plain + _FIXED_MS:
             return None
         return plain
-
-    @property
-    def surplus_ms(self) -> float:
-        """By how much profiled steps are longer, in ms; 0 where that is not known.
-
-        Against the median or the mean of the others, whichever is longer: in a loop that waits at
-        every tenth step, the median step has no wait.
-        """
-        plain = self.plain_step_ms
-        if not self.profiled_step_ms or plain is None:
-            return 0.0
-        if not self.is_clear and self.n_unprofiled < _MANY:
-            return 0.0
-        return max(self.profiled_step_ms - max(plain, self.unprofiled_mean_ms or 0.0), 0.0)
 
     def sentence(self) -> str:
         """The same in words."""

@@ -1068,7 +1068,6 @@ class Recorder:
                 read_s=read_s,
                 n_events=len(trace),
                 slowdown_interval=ratio_interval(*told),
-                unprofiled_mean_ms=statistics.fmean(told[1]) if told[1] else None,
                 stays_attached=trace.has_device and stays_attached(),
             ),
             lines=_in_trace_time(self._lines(), trace, self._marks),

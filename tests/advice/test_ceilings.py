@@ -1,0 +1,59 @@
+"""Every "at most" is one: against made steps of which it is known how long they take otherwise."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from simulated_traces import Simulated
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import amdahl
+from perfkit.trace import breakdown, find_steps, load
+
+# µs of the host for an operator, µs of the device for its kernel
+_Op = tuple[float, float]
+_times = st.tuples(st.floats(5, 200), st.floats(1, 300))
+_parts = st.lists(_times, min_size=1, max_size=6)
+
+
+def _takes(ops: list[_Op]) -> float:
+    """A step of a loop that never waits: as long as its longer lane."""
+    return max(sum(host for host, _ in ops), sum(device for _, device in ops))
+
+
+def _recorded(forward: list[_Op], update: list[_Op], slower: float) -> Simulated:
+    """Steps of these operators, on the host so many times as long as without the profiler."""
+    sim, at, free = Simulated(), 0.0, 0.0
+    for number in range(4):
+        began = at
+        for name, ops in (("aten::mm", forward), ("aten::add_", update)):
+            label_from = at
+            for host, device in ops:
+                op = sim.host(name, at, host * slower)
+                launch = sim.call("cudaLaunchKernel", at + 0.6 * host * slower, 1, op)
+                free = max(free, at + 0.7 * host * slower)
+                sim.device("a_kernel", free, device, launch)
+                free += device
+                at += host * slower
+            if name == "aten::add_":
+                sim.label("Optimizer.step#Adam.step", label_from, at - label_from)
+        sim.step(number, began, at - began)
+    return sim
+
+
+@settings(max_examples=60, deadline=None)
+@given(_parts, _parts, st.floats(1, 3))
+def test_what_goes_with_the_optimizers_host_work_is_at_most_what_is_said(
+    forward: list[_Op], update: list[_Op], slower: float
+) -> None:
+    """Whatever the profiler adds to the host, and whichever lane is the longer one."""
+    trace = load(_recorded(forward, update, slower).json())
+    steps = find_steps(trace)
+    plain_us = _takes(forward + update)
+    case = Case(trace, steps, breakdown(trace, steps), plain_ms=plain_us / 1e3)
+    without = [*forward, *((0.0, device) for _, device in update)]
+    said = amdahl(case.lost_to("optimizer"))[0]
+    assert said >= min(plain_us / _takes(without), 10.0) * 0.99
+    # the device's share is that of the steps, not of the longer recorded ones
+    busy_us = sum(device for _, device in forward + update)
+    assert case.busy_share <= min(busy_us / plain_us, 1.0) + 0.01
