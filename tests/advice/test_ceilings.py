@@ -22,19 +22,20 @@ def _takes(ops: list[_Op]) -> float:
 
 
 def _recorded(forward: list[_Op], update: list[_Op], slower: float) -> Simulated:
-    """Steps of these operators, on the host so many times as long as without the profiler."""
+    """Steps of these operators; the profiler makes those of forward so many times as long."""
     sim, at, free = Simulated(), 0.0, 0.0
     for number in range(4):
         began = at
         for name, ops in (("aten::mm", forward), ("aten::add_", update)):
             label_from = at
             for host, device in ops:
-                op = sim.host(name, at, host * slower)
-                launch = sim.call("cudaLaunchKernel", at + 0.6 * host * slower, 1, op)
-                free = max(free, at + 0.7 * host * slower)
+                took = host * (slower if ops is forward else 1)
+                op = sim.host(name, at, took)
+                launch = sim.call("cudaLaunchKernel", at + 0.6 * took, 1, op)
+                free = max(free, at + 0.7 * took)
                 sim.device("a_kernel", free, device, launch)
                 free += device
-                at += host * slower
+                at += took
             if name == "aten::add_":
                 sim.label("Optimizer.step#Adam.step", label_from, at - label_from)
         sim.step(number, began, at - began)

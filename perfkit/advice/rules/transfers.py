@@ -18,7 +18,6 @@ from perfkit.trace.ask.syncs import Sync, times_waited
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.events import graph_captures, launch_calls
 
-
 # Below this share of the step, waits cost nothing that shows.
 _LEAST_SHARE = 0.05
 
