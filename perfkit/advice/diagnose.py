@@ -305,7 +305,8 @@ def _is_the_hosts(finding: Finding) -> bool:
 def _is_one_sided(bound: _Bound, case: Case) -> bool:
     """Whether what bounds the step cannot be told: the other side of it was not recorded."""
     if not case.has_operators:
-        is_unknown = bound.part == "host" and bound.share <= case.lost_to("other")
+        others = case.idle["host"] if case.on_device else case.shares["other"]
+        is_unknown = bound.part == "host" and bound.share <= others
         return case.is_file and (is_unknown or not case.on_device)
     return bound.part in ("compute", "host", "driver") and bool(case.unseen_device)
 

@@ -43,7 +43,7 @@ class Profiling(Shown):
     def __init__(self, recorder: Recorder, evaluation: EvaluationWatch) -> None:
         self._recorder = recorder
         self._evaluation = evaluation
-        self._state = StateWatch(lambda: recorder.runs_profiler)
+        self._state = StateWatch(lambda: recorder.runs_profiler)  # its stop drops this
         evaluation.meets(self._state.live)
         self._enough_calls = recorder.warmup + recorder.steps + _UNPROFILED_CALLS
         self._stage = "new"
@@ -163,6 +163,7 @@ class Profiling(Shown):
                 self._remark(),
                 self._evaluation.note(profile.coverage, profile.breakdown),
                 "" if failed is None else failed.sentence(),
+                *(failure.sentence() for failure in self._state.failures),
             ),
         )
         return replace(profile, warnings=(*said, *profile.warnings))

@@ -123,6 +123,10 @@ class Live:
 
     def __init__(self, is_ours: Callable[[], bool]) -> None:
         self._instrument = Instrument("the look at the run's objects", switch_off=self._silence)
+        self._on_forward: Callable[..., object] = _nothing
+        self._on_step: Callable[..., object] = _nothing
+        self._fetch_ended: Callable[..., None] = _nothing
+        self._calls: Callable[..., object] = _nothing
         self._thread_id = 0
         self._undo: list[Callable[[], None]] = []
         self._asked: Callable[[Live], None] | None = None
@@ -161,13 +165,16 @@ class Live:
         if self._undo:
             return
         self._thread_id, self._asked = get_ident(), ask
+        hook = self._instrument.hook
+        self._on_forward, self._on_step = hook(self._forward), hook(self._step_ended)
+        self._fetch_ended, self._calls = hook(self._after_fetch), hook(self._note)
         self.began_s = time.perf_counter()
         with self._instrument.guard("starting"), Uninterrupted():
             from torch.optim import optimizer
 
-            self._undo.append(torch_compat.watch_loader_iterators(self._before_fetch))
-            self._undo.append(torch_compat.watch_backward(self._before_backward))
-            after = optimizer.register_optimizer_step_post_hook(self._after_optimizer)
+            self._undo.append(torch_compat.watch_loader_iterators(hook(self._before_fetch)))
+            self._undo.append(torch_compat.watch_backward(hook(self._before_backward)))
+            after = optimizer.register_optimizer_step_post_hook(hook(self._after_optimizer))
             self._undo.append(after.remove)
             self._undo += self._count_calls()
         if self.failure is not None:
@@ -187,20 +194,30 @@ class Live:
                     call()
 
         surely(all_of_it)
+        # a cycle would keep this, and what it met, until the collector runs
+        self._on_forward = self._on_step = self._fetch_ended = self._calls = _nothing
+        self._asked, self._is_ours = None, bool
+
+    def forward_begins(self, module: Any, args: Any) -> None:
+        """A module is called that no other one calls; cannot raise."""
+        self._on_forward(module, args)
+
+    def step_ended(self) -> None:
+        """A step is over; cannot raise. What it takes belongs to no step."""
+        self._on_step()
 
     def _silence(self) -> None:
         """Do nothing from now on; what is in place stays until :meth:`stop`."""
         self._thread_id = 0
 
-    def step_ended(self) -> None:
-        """A step is over: what this takes belongs to none."""
+    def _step_ended(self) -> None:
+        """What this takes belongs to no step."""
         if not self._thread_id:
             return
         self.n_steps += 1
         if self.n_steps >= self._due:
             self._due = 2 * self.n_steps
-            with self._instrument.guard("a look"):
-                self._look()
+            self._look()
 
     def _look(self) -> None:
         began_s = self.ended_s = time.perf_counter()
@@ -222,19 +239,14 @@ class Live:
         if get_ident() != self._thread_id:
             return None
         began_s = time.perf_counter()
-        return partial(self._after_fetch, is_batch, source, began_s)
+        return partial(self._fetch_ended, is_batch, source, began_s)
 
     def _after_fetch(self, is_batch: bool, source: Any, began_s: float, batch: Any) -> None:
-        if self.failure is not None:
-            return
-        try:
-            spent_s = time.perf_counter() - began_s
-            if not is_batch:
-                self._started(source, spent_s)
-            elif batch is not None:
-                self._came(source, batch, spent_s)
-        except Exception as error:
-            self._instrument.fail(error, "the look at a batch")
+        spent_s = time.perf_counter() - began_s
+        if not is_batch:
+            self._started(source, spent_s)
+        elif batch is not None:
+            self._came(source, batch, spent_s)
 
     def _started(self, loader: Any, spent_s: float) -> None:
         use = self.loaders.get(id(loader))
@@ -297,16 +309,9 @@ class Live:
 
     # --- modules, backward passes, optimizers ---------------------------------------------------
 
-    def forward_begins(self, module: Any, args: Any) -> None:
-        """A module is called from outside of any other; in the thread that is watched."""
-        if not self._thread_id or self.failure is not None:
-            return
-        try:
-            self._forward(module, args)
-        except Exception as error:
-            self._instrument.fail(error, "the begin of a forward pass")
-
     def _forward(self, module: Any, args: Any) -> None:
+        if not self._thread_id:
+            return
         use = self.modules.get(id(module))
         if use is None or use.ref() is not module:
             if len(self.modules) >= _MOST_OBJECTS:
@@ -367,7 +372,7 @@ class Live:
                 return original(*args, **kwargs)
             self._in_call = True
             try:
-                self._note(name, sys._getframe(1))
+                self._calls(name, sys._getframe(1))
                 return original(*args, **kwargs)
             finally:
                 self._in_call = False
@@ -375,21 +380,22 @@ class Live:
         return call
 
     def _note(self, name: str, frame: Any) -> None:
-        try:
-            by = frame.f_code.co_filename
-            if not (is_user_code(by) or tells_something(by)):
-                return  # torch's own, or perfkit's
-            for _ in range(_DEEPEST):
-                if frame is None:
-                    return
-                if is_user_code(frame.f_code.co_filename):
-                    key = name, frame.f_code.co_filename, frame.f_lineno
-                    if key in self.calls or len(self.calls) < _MOST_OBJECTS:
-                        self.calls[key] += 1
-                    return
-                frame = frame.f_back
-        except Exception as error:
-            self._instrument.fail(error, f"a call of {name}")
+        by = frame.f_code.co_filename
+        if not (is_user_code(by) or tells_something(by)):
+            return  # torch's own, or perfkit's
+        for _ in range(_DEEPEST):
+            if frame is None:
+                return
+            if is_user_code(frame.f_code.co_filename):
+                key = name, frame.f_code.co_filename, frame.f_lineno
+                if key in self.calls or len(self.calls) < _MOST_OBJECTS:
+                    self.calls[key] += 1
+                return
+            frame = frame.f_back
+
+
+def _nothing(*args: object) -> None:
+    return None
 
 
 def _flags(module: Any) -> dict[str, Any]:

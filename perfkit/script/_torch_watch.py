@@ -80,7 +80,7 @@ class TorchWatch:
     def failures(self) -> tuple[Failure, ...]:
         """What of it failed and was switched off."""
         mine = (i.failure for i in (self._instrument, self._extras))
-        return (*(f for f in mine if f is not None), *self.run.failures)
+        return (*(f for f in mine if f is not None), *self.run.failures, *self.state.failures)
 
     @property
     def meter(self) -> StepMeter:
@@ -144,7 +144,7 @@ class TorchWatch:
         self.recorder.forget()
         with self._instrument.guard("forgetting"):
             self._watch_no_passes()
-        self.state.live.stop()
+        self.state.stop()
         with self._instrument.guard("forgetting"):
             self.run.forget()
         with self._extras.guard("forgetting"):

@@ -115,7 +115,7 @@ def test_arithmetic_on_32_bits_beside_cores_for_16() -> None:
     ],
 )
 def test_tensor_cores_in_use_or_of_no_use(kernel: str, device: dict[str, Any] | None) -> None:
-    assert _rules(_busy_gpu(kernel), device=device) == set()
+    assert _rules(_busy_gpu(kernel), device=device) <= {"unfused-kernels"}
 
 
 def test_faster_kernels_do_not_help_an_idle_device() -> None:
@@ -126,8 +126,14 @@ def test_faster_kernels_do_not_help_an_idle_device() -> None:
 def test_kernels_too_small_for_the_gpu() -> None:
     finding = _finding(_busy_gpu("softmax", **{"blocks per SM": 0.25}), "small-kernels")
     assert finding.gain_at_most == pytest.approx(1 / (1 - 0.75), rel=0.1)
-    assert _rules(_busy_gpu("softmax", **{"blocks per SM": 8.0})) == set()
-    assert _rules(_busy_gpu("softmax", **{"blocks per SM": 0.95})) == set()
+    for blocks in (8.0, 0.95):
+        assert "small-kernels" not in _rules(_busy_gpu("softmax", **{"blocks per SM": blocks}))
+
+
+def test_memory_bound_kernels_one_after_another_are_to_be_fused() -> None:
+    finding = _finding(_busy_gpu("batch_norm_backward"), "unfused-kernels")
+    assert "torch.compile(model)" in finding.what_to_do
+    assert _rules(_busy_gpu("triton_poi_fused_add_relu_0")) == set()
 
 
 def test_gaps_between_queued_kernels() -> None:

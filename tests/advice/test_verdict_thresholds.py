@@ -627,7 +627,7 @@ def test_a_trace_that_names_no_device_has_no_gpu(devices: object) -> None:
 def _sides(**known: Any) -> Any:
     usual = {"has_host": True, "is_file": True, "on_device": False, "unseen_device": ""}
     usual |= {"has_operators": known.get("has_host", True), "was_asked_for": False}
-    usual |= {"lost_to": lambda name: 1.0}
+    usual |= {"shares": {"other": 1.0, "sync": 0.0}, "idle": dict.fromkeys(IDLE_CAUSES, 1.0)}
     return SimpleNamespace(trace=SimpleNamespace(unread={}), **(usual | known))
 
 
@@ -694,7 +694,7 @@ def test_what_bounds_a_device(bound: _Bound, joins: bool, waiting: float, said: 
         busy_share=0.3,
         launches_several=True,
         waiting=(waiting, 0.0),
-        idle={"queued": 0.0, "kernels": 0.0},
+        idle={"queued": 0.0, "kernels": 0.0, "host": 1.0},
         sitting=lambda cause: None,
         longest_driver_call="cudaMalloc",
         shares={"sync": 0.0},

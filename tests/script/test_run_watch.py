@@ -152,7 +152,7 @@ def test_without_a_data_loader_no_data_wait_is_said() -> None:
     said = _watched(lambda: train(12), on_update=updates.append)
     assert not said.uses_loader
     assert (updates[0].done, updates[0].total, updates[0].elapsed_s) == (1, None, 0)
-    assert "DataLoader" not in str(said).split("Host (")[0]
+    assert "DataLoader" not in said.sentence
     assert "wait_share" not in said.to_dict()["steps"]
 
 

@@ -68,6 +68,8 @@ def nearly_full(case: Case) -> Iterator[Finding]:
     )
 
 
+# Less of the step in such calls is not worth a word.
+_LEAST_LOST = 0.03
 # With the cache on, the driver is asked now and then for a large piece, never every few kernels.
 _KERNELS_PER_PIECE = 10
 _GIVES_BACK = re.compile(r"Free|Release|Unmap")
@@ -91,6 +93,8 @@ def allocations(case: Case) -> Iterator[Finding]:
     if not calls.any():
         return
     parts = case.span(calls)
+    if case.idle_in(parts) < _LEAST_LOST:
+        return  # nothing waits for them
     lost = case.lost_in(parts)
     n_calls = int(calls.sum()) / case.n_steps
     rows = np.flatnonzero(calls)

@@ -14,7 +14,7 @@ import pkgutil
 from collections.abc import Callable, Iterable
 
 from perfkit.advice.findings import Finding
-from perfkit.base.instrument import Instrument
+from perfkit.base.instrument import Failure, Instrument
 from perfkit.measure.live import Live
 
 State = Callable[[Live], Iterable[Finding]]
@@ -53,11 +53,13 @@ class StateWatch:
 
     def start(self) -> None:
         """Begin, in this thread; imports torch."""
-        self.live.start(self._ask)
+        with self._instrument.guard("starting"):
+            self.live.start(self._ask)
 
     def stop(self) -> None:
         """End: leave no hook. Does not raise."""
-        self.live.stop()
+        with self._instrument.guard("ending"):
+            self.live.stop()
 
     def _ask(self, live: Live) -> None:
         for name, check in state_rules().items():
@@ -66,6 +68,11 @@ class StateWatch:
                 found = tuple(check(live))
             if found:
                 self._found[name] = found
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What of it failed and was switched off."""
+        return tuple(f for f in (self.live.failure, self._instrument.failure) if f is not None)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
