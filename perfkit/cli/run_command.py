@@ -22,7 +22,7 @@ from perfkit.script.ranks.meeting import Meeting, Waiting
 from perfkit.script.run_watch import RunWatch
 
 if TYPE_CHECKING:
-    from perfkit.measure.run import Update
+    from perfkit.measure.tracker import Update
     from perfkit.script.ranks.joint import RankedRun
     from perfkit.script.whole_run import WholeRun
 

@@ -13,8 +13,7 @@ from perfkit.base.instrument import Instrument
 from perfkit.base.machine.cpu_contention import ContentionMark, this_thread
 from perfkit.base.progress import write
 from perfkit.measure.phases import PHASES
-from perfkit.measure.pushed import PushedRun
-from perfkit.measure.run import Observer, Update
+from perfkit.measure.tracker import Observer, StepTracker, Update
 from perfkit.measure.verdict import RunSummary
 from perfkit.widgets.watch import verdict_observer
 
@@ -73,7 +72,7 @@ class TrainerRun:
         self._guarded_step = self._instrument.hook(self._step)
         self._guarded_log = None if self._log_to is None else self._log.hook(self._log_to)
         self.epochs = 1
-        self._run: PushedRun | None = None
+        self._run: StepTracker | None = None
         self._recorder: Recorder | None = None
         self._observer: Observer | None = None
         self._summary: RunSummary | None = None
@@ -136,7 +135,7 @@ class TrainerRun:
         self._forget()
         with self._instrument.guard("beginning"):
             self.name = name
-            self._run = PushedRun(
+            self._run = StepTracker(
                 self._update, steps_only=True, now=self._now, mark=self._make_mark
             )
             self._observer = verdict_observer(self._live if shown else False)
@@ -157,9 +156,8 @@ class TrainerRun:
         if run is not None and self._summary is None:
             self._guarded_step(run)
 
-    def _step(self, run: PushedRun) -> None:
-        run.step_ended(self._since_ns, run.now())
-        self._since_ns = run.now()
+    def _step(self, run: StepTracker) -> None:
+        self._since_ns = run.step_ended(self._since_ns, run.now())
 
     def evaluation_begins(self) -> None:
         """The trainer evaluates from here on."""
@@ -227,7 +225,7 @@ class TrainerRun:
         if self._guarded_log is not None and self._run is not None:
             self._guarded_log(self._metrics(self._run, update))
 
-    def _metrics(self, run: PushedRun, update: Update) -> dict[str, float]:
+    def _metrics(self, run: StepTracker, update: Update) -> dict[str, float]:
         before, phases_before = self._logged
         n = run.meter.n - before
         self._logged = run.meter.n, list(run.phase_ns)

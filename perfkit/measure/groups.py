@@ -20,17 +20,6 @@ _MOST_OF_THEM = 0.8
 _Array = npt.NDArray[np.float64]
 
 
-def may_be_groups(n_brief: int, n_steps: int) -> bool:
-    """Whether :func:`group_size` may find groups, without a look at each step.
-
-    Args:
-        n_brief: steps with at most :data:`NOTHING_NS` of work, or more than there are.
-        n_steps: all of them.
-    """
-    # where four of five groups are of two batches or more, a group has 1.8 on average
-    return 1.8 * (n_brief + 1) >= 0.8 * n_steps
-
-
 def group_size(step_ms: _Array, wait_ms: _Array) -> int:
     """How many batches are fetched before any work is done; 1 if each is worked on at once."""
     gaps = np.diff(np.flatnonzero(_works(step_ms, wait_ms)))

@@ -1,24 +1,50 @@
-"""Splits each training step into data wait and the rest.
+"""Each training step, split into data wait and the rest, with its phases and garbage collections.
 
 The meter reads no clock: the loop knows when a batch was requested and when it arrived, and passes
-the times in. Three calls per step take 0.4–0.8 µs together (measured by
-tests/bench/watch_overhead.py). Memory is bounded by two preallocated columns: when they are full,
-every second step is dropped and only every second one is kept from then on, then every fourth, and
-so on. Sums stay exact.
+the times in. Memory is bounded: when the rows are full, every second one is dropped and only every
+second step is kept from then on, then every fourth, and so on. Sums stay exact.
 """
 
 from __future__ import annotations
 
-import operator
+import gc
+import threading
 from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from perfkit.base.errors import UsageError
+from perfkit.base.instrument import Instrument
+from perfkit.measure.phases import PHASES
 
 #: Steps that are kept; when there are more, every second one is dropped.
 CAPACITY = 65_536
+
+_Array = npt.NDArray[np.float64]
+# A row: step and data wait, each of PHASES, garbage collections; all in ns.
+_N = 2 + len(PHASES) + 1
+_NOTHING = (0,) * (_N - 2)
+
+
+@dataclass(frozen=True, eq=False)
+class StepColumns:
+    """What the kept steps were made of, in milliseconds.
+
+    Attributes:
+        phase_ms: of each of :data:`~perfkit.measure.phases.PHASES`.
+        gc_ms: in Python's garbage collector; part of the phases.
+    """
+
+    phase_ms: dict[str, _Array]
+    gc_ms: _Array
+
+    def at(self, rows: npt.NDArray[Any]) -> StepColumns:
+        """Of these steps alone."""
+        return StepColumns({name: c[rows] for name, c in self.phase_ms.items()}, self.gc_ms[rows])
 
 
 class StepMeter:
@@ -32,35 +58,22 @@ class StepMeter:
     Attributes:
         n: steps closed so far.
         total_ns, wait_total_ns: exact sums over all of them.
-        stride: the columns keep every ``stride``-th step.
+        stride: every ``stride``-th step is kept.
     """
 
     __slots__ = (
-        "_began",
-        "_filled",
-        "_skip",
-        "_steps",
-        "_wait",
-        "_waits",
-        "n",
-        "stride",
-        "total_ns",
+        "_began", "_capacity", "_rows", "_skip", "_wait", "n", "stride", "total_ns",
         "wait_total_ns",
-    )
+    )  # fmt: skip
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         if capacity < 2 or capacity % 2:
             raise UsageError(f"a step meter's capacity is an even number ≥ 2, got {capacity}")
-        self._steps = array("q", bytes(8 * capacity))
-        self._waits = array("q", bytes(8 * capacity))
-        self._filled = 0
-        self._began = 0
-        self._wait = 0
-        self._skip = 0
-        self.n = 0
+        self._rows = array("q")
+        self._capacity = capacity * _N
+        self._began = self._wait = self._skip = 0
+        self.n = self.total_ns = self.wait_total_ns = 0
         self.stride = 1
-        self.total_ns = 0
-        self.wait_total_ns = 0
 
     def begin(self, now_ns: int) -> None:
         """Start a step here; time since the last ``end`` belongs to no step."""
@@ -77,14 +90,15 @@ class StepMeter:
         if duration_ns > 0:
             self._began += duration_ns
 
-    def end(self, now_ns: int) -> tuple[int, int]:
-        """Close the step and start the next; return its duration and data wait in nanoseconds."""
-        step = now_ns - self._began
-        if step < 0:
-            step = 0
-        wait = self._wait
-        if wait > step:
-            wait = step
+    def end(self, now_ns: int, made_of: Sequence[int] = _NOTHING) -> tuple[int, int]:
+        """Close the step and start the next; return its duration and data wait in nanoseconds.
+
+        Args:
+            now_ns: by the clock.
+            made_of: its phases and its garbage collections, in nanoseconds.
+        """
+        step = max(now_ns - self._began, 0)
+        wait = min(self._wait, step)
         self._began = now_ns
         self._wait = 0
         self.n += 1
@@ -93,76 +107,88 @@ class StepMeter:
         if self._skip:
             self._skip -= 1
             return step, wait
-        filled = self._filled
-        self._steps[filled] = step
-        self._waits[filled] = wait
+        self._rows.extend((step, wait, *made_of))
         self._skip = self.stride - 1
-        filled += 1
-        self._filled = filled
-        if filled == len(self._steps):
-            self._thin()
+        if len(self._rows) == self._capacity:
+            # the next step to keep is already on the wider grid
+            kept = np.frombuffer(self._rows, np.int64).reshape(-1, _N)[::2].tobytes()
+            self._rows = array("q", kept)
+            self.stride *= 2
         return step, wait
-
-    def _thin(self) -> None:
-        """Keep every second entry. The next step to keep is already on the wider grid."""
-        half = self._filled // 2
-        self._steps[:half] = self._steps[::2]
-        self._waits[:half] = self._waits[::2]
-        self._filled = half
-        self.stride *= 2
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
         """The number of each kept step, from 0."""
-        return np.arange(self._filled, dtype=np.int64) * self.stride
+        return np.arange(len(self._rows) // _N, dtype=np.int64) * self.stride
 
     @property
-    def step_ms(self) -> npt.NDArray[np.float64]:
+    def step_ms(self) -> _Array:
         """Durations of the kept steps, in milliseconds."""
-        return _ms(self._steps, 0, self._filled)
+        return self._column(0)
 
     @property
-    def wait_ms(self) -> npt.NDArray[np.float64]:
+    def wait_ms(self) -> _Array:
         """Data waits of the kept steps, in milliseconds."""
-        return _ms(self._waits, 0, self._filled)
+        return self._column(1)
 
-    def since(
-        self, number: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    @property
+    def columns(self) -> StepColumns:
+        """What the kept steps were made of."""
+        phases = {name: self._column(i) for i, name in enumerate(PHASES, 2)}
+        return StepColumns(phases, self._column(_N - 1))
+
+    def _column(self, i: int) -> _Array:
+        # a copy: an array that is looked at cannot grow
+        return np.array(self._rows[i::_N], np.int64) / 1e6
+
+    def since(self, number: int) -> tuple[list[int], list[float], list[float]]:
         """Numbers, durations (ms) and data waits (ms) of the kept steps from ``number`` on."""
-        first, end = self._first_kept(number), self._filled
-        numbers = np.arange(first, end, dtype=np.int64) * self.stride
-        return numbers, _ms(self._steps, first, end), _ms(self._waits, first, end)
-
-    def few_since(self, number: int) -> tuple[list[int], list[float], list[float]]:
-        """:meth:`since` in lists: for a few steps quicker, and the same to the last digit."""
-        first, end, stride = self._first_kept(number), self._filled, self.stride
-        return (
-            list(range(first * stride, end * stride, stride)),
-            [ns / 1e6 for ns in self._steps[first:end]],
-            [ns / 1e6 for ns in self._waits[first:end]],
-        )
-
-    def n_kept_since(self, number: int) -> int:
-        """How many steps :meth:`since` returns."""
-        return self._filled - self._first_kept(number)
-
-    def n_brief_since(self, number: int, work_ns: int) -> int:
-        """How many kept steps from ``number`` on took no longer than this besides their wait."""
-        first, end = self._first_kept(number), self._filled
-        work = map(operator.sub, self._steps[first:end], self._waits[first:end])
-        return len([ns for ns in work if ns <= work_ns])
-
-    def _first_kept(self, number: int) -> int:
-        """Where the first kept step from ``number`` on is."""
-        return min(-(-number // self.stride), self._filled)
+        first = -(-number // self.stride)
+        rows = self._rows[first * _N :]
+        numbers = [i * self.stride for i in range(first, first + len(rows) // _N)]
+        return numbers, [ns / 1e6 for ns in rows[::_N]], [ns / 1e6 for ns in rows[1::_N]]
 
     def usual_ns(self, n: int) -> int:
         """The median duration of the last ``n`` kept steps, in nanoseconds; 0 without any."""
-        last = sorted(self._steps[max(self._filled - n, 0) : self._filled])
+        last = sorted(self._rows[-n * _N :: _N])
         return last[len(last) // 2] if last else 0
 
 
-def _ms(column: array[int], first: int, end: int) -> npt.NDArray[np.float64]:
-    milliseconds: npt.NDArray[np.float64] = np.frombuffer(column, np.int64)[first:end] / 1e6
-    return milliseconds
+class CollectorTime:
+    """Time in Python's garbage collector, of the thread that starts it.
+
+    Args:
+        now: the clock, in nanoseconds.
+    """
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self._now = now
+        self.instrument = Instrument("the listener to garbage collections", switch_off=self.stop)
+        self._callback = self.instrument.hook(self._collected)
+        self._thread_id = self._began_ns = self._ns = 0
+
+    def start(self) -> None:
+        """Begin to listen, in this thread."""
+        self._thread_id = threading.get_ident()
+        self._ns = self._began_ns = 0
+        if self._callback not in gc.callbacks:
+            gc.callbacks.append(self._callback)
+
+    def stop(self) -> None:
+        """Listen no more."""
+        if self._callback in gc.callbacks:
+            gc.callbacks.remove(self._callback)
+
+    def take(self) -> int:
+        """Nanoseconds since the last call."""
+        taken, self._ns = self._ns, 0
+        return taken
+
+    def _collected(self, phase: str, info: dict[str, Any]) -> None:
+        if threading.get_ident() != self._thread_id:
+            return
+        if phase == "start":
+            self._began_ns = self._now()
+        elif self._began_ns:
+            self._ns += max(self._now() - self._began_ns, 0)
+            self._began_ns = 0

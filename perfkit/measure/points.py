@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
-import numpy.typing as npt
 
 from perfkit.measure.groups import group_ends
 from perfkit.measure.meter import StepMeter
@@ -30,48 +31,29 @@ def points_since(meter: StepMeter, since: int, starts: list[Start], group: int =
         starts: first steps of epochs, in order.
         group: how many batches make a step; see :mod:`perfkit.measure.groups`.
     """
-    left_out = _starts_from(starts, since)
-    if group > 1 or meter.n_kept_since(since) > MOST_POINTS:
-        return _many(meter, since, left_out, group)
-    numbers, step_ms, wait_ms = meter.few_since(since)
-    if left_out:
-        kept = [i for i, number in enumerate(numbers) if number not in left_out]
-        numbers, step_ms, wait_ms = (
-            [numbers[i] for i in kept],
-            [step_ms[i] for i in kept],
-            [wait_ms[i] for i in kept],
-        )
-    return [number + 1 for number in numbers], step_ms, wait_ms
-
-
-def _many(meter: StepMeter, since: int, left_out: list[int], group: int) -> Points:
-    numbers, step_ms, wait_ms = meter.since(since)
-    columns: list[npt.NDArray[np.float64]] = [numbers.astype(np.float64) + 1, step_ms, wait_ms]
-    if group > 1 and len(step_ms):
-        ends = group_ends(step_ms, wait_ms)
-        if len(ends):
-            begins = np.concatenate([[0], ends[:-1] + 1])
-            upto = ends[-1] + 1
-            columns = [
-                np.floor(numbers[ends] / group) + 1,
-                *(np.asarray(np.add.reduceat(c[:upto], begins)) for c in columns[1:]),
-            ]
-            numbers = numbers[ends]
-    if left_out:
-        keep = ~np.isin(numbers, left_out)
-        columns = [column[keep] for column in columns]
-    if len(columns[0]) > MOST_POINTS:
-        edges = np.linspace(0, len(columns[0]), MOST_POINTS + 1).astype(int)[:-1]
-        sizes = np.diff(edges, append=len(columns[0]))
-        columns = [np.asarray(np.add.reduceat(c, edges) / sizes) for c in columns]
-    return columns[0].tolist(), columns[1].tolist(), columns[2].tolist()
-
-
-def _starts_from(starts: list[Start], number: int) -> list[int]:
-    """Numbers of the starts from ``number`` on; takes no longer after many epochs."""
-    found: list[int] = []
-    for first, _, _ in reversed(starts):
-        if first < number:
+    left_out = set()
+    for first, _, _ in reversed(starts):  # takes no longer after many epochs
+        if first < since:
             break
-        found.append(first)
-    return found
+        left_out.add(first)
+    rows = zip(*meter.since(since), strict=True)
+    kept: list[Sequence[float]] = [
+        (n + 1.0, step, wait) for n, step, wait in rows if group > 1 or n not in left_out
+    ]
+    if group > 1 and kept:
+        columns = np.array(kept).T
+        ends = group_ends(columns[1], columns[2])
+        begins = np.concatenate([[0], ends[:-1] + 1]).astype(int)
+        if len(ends):
+            whole = np.add.reduceat(columns[:, : ends[-1] + 1], begins, axis=1)
+            whole[0] = np.floor((columns[0][ends] - 1) / group) + 1
+            last = columns[0][ends] - 1
+            kept = whole.T[~np.isin(last, list(left_out))].tolist()
+    if len(kept) > MOST_POINTS:
+        edges = np.linspace(0, len(kept), MOST_POINTS + 1).astype(int)[:-1]
+        sizes = np.diff(edges, append=len(kept))
+        kept = (np.add.reduceat(kept, edges) / sizes[:, None]).tolist()
+    if not kept:
+        return [], [], []
+    numbers, step_ms, wait_ms = zip(*kept, strict=True)
+    return list(numbers), list(step_ms), list(wait_ms)

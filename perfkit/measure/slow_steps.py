@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfkit.base.words import fmt_ms, fmt_share
-from perfkit.measure.step_facts import StepColumns
+from perfkit.measure.meter import StepColumns
 
 _Array = npt.NDArray[np.float64]
 
@@ -38,8 +38,8 @@ class Cause:
     """What slow steps have more of than the others.
 
     Attributes:
-        kind: a phase, or ``gc``, ``disk`` or ``preempted``.
-        more_ms: mean of what a slow step takes more in it; of the machine's doings, in all.
+        kind: a phase, or ``gc``.
+        more_ms: mean of what a slow step takes more in it.
         words: the clause for a sentence that has named the steps.
     """
 
@@ -79,30 +79,13 @@ def cause(columns: StepColumns, step_ms: _Array, slow: npt.NDArray[np.bool_]) ->
         )
     found = max(columns.phase_ms, key=lambda name: _more(columns.phase_ms[name], slow))
     phase_ms = _more(columns.phase_ms[found], slow)
-    doings = _machine(columns, slow)
-    if phase_ms >= least * more_ms:
-        said = f"{fmt_ms(phase_ms)} more{each} goes to {_named(found)}"
-        return Cause(found, phase_ms, f"{said}{doings}")
-    if doings:
-        return Cause("machine", more_ms, doings.removeprefix("; "))
-    return None
+    if phase_ms < least * more_ms:
+        return None
+    return Cause(found, phase_ms, f"{fmt_ms(phase_ms)} more{each} goes to {_named(found)}")
 
 
 def _more(column: _Array, slow: npt.NDArray[np.bool_]) -> float:
     return float(column[slow].mean() - np.median(column[~slow]))
-
-
-def _machine(columns: StepColumns, slow: npt.NDArray[np.bool_]) -> str:
-    """What the machine did in slow steps and not in others; at most one thing."""
-    for column, what in (
-        (columns.disk_faults, "pages of memory had to come from the disk ({:.0f} a step)"),
-        # to a thread of another program, or of this one
-        (columns.preempted, "other work had the core meanwhile ({:.0f} times a step)"),
-    ):
-        in_slow, usual = column[slow], float(np.quantile(column[~slow], 0.9))
-        if float(np.median(in_slow)) > max(4 * usual, 3):
-            return f"; in these {what.format(float(np.median(in_slow)))}"
-    return ""
 
 
 def growing_phase(columns: StepColumns, step_ms: _Array) -> str:

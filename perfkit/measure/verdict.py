@@ -22,8 +22,8 @@ from perfkit.measure._student import t_quantile
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.groups import group_ends, group_size
 from perfkit.measure.loader_cause import LoaderCause, loader_cause
+from perfkit.measure.meter import StepColumns
 from perfkit.measure.phases import PHASES
-from perfkit.measure.step_facts import StepColumns
 from perfkit.measure.summary import Summary, drift_of, summarize
 from perfkit.measure.trend import Trend, trend
 
@@ -68,25 +68,25 @@ _Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunFacts:
-    """What was counted; filled in by :class:`~perfkit.measure.run.WatchedRun`."""
+    """What was counted; filled in by :class:`~perfkit.measure.tracker.StepTracker`."""
 
     name: str
     ended: str
     n_batches: int
     n_epochs: int
-    n_unfinished: int
     numbers: npt.NDArray[np.int64]
     step_ms: _Array
     wait_ms: _Array
     total_ms: float
     starts: tuple[tuple[int, float, float], ...]
     samples: int | None
-    batch_size: int | None
     memory: tuple[tuple[int, Footprint], ...]
     wall_s: float
     update_s: float
-    one_shot: bool
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+    n_unfinished: int = 0
+    batch_size: int | None = None
+    one_shot: bool = False
     n_peeks: int = 0
     busy: CpuContention | None = None
     during: Callable[[set[int]], str] = lambda _steps: ""

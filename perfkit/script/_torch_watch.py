@@ -13,8 +13,7 @@ from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention, this_thread
 from perfkit.limit.kept import peaks_in_use
 from perfkit.measure.meter import StepMeter
-from perfkit.measure.pushed import PushedRun
-from perfkit.measure.run import Update
+from perfkit.measure.tracker import StepTracker, Update
 from perfkit.script.options import SYNCLINT_STEPS, Options
 from perfkit.trace.record.record import Recorder
 
@@ -58,7 +57,7 @@ class TorchWatch:
             on_other=self._instrument.hook(self._may_have_ended),
             n_slowed=options.n_slowed,
         )
-        self.run = PushedRun(on_update, n_left_out=options.n_left_out)
+        self.run = StepTracker(on_update, samples_lines=False, n_left_out=options.n_left_out)
         self.state = StateWatch(lambda: self.recorder.runs_profiler)
         self.run.phases.on_forward = self.state.live.forward_begins
         self.account: MemoryAccount | None = None
@@ -66,7 +65,7 @@ class TorchWatch:
         self.by_passes = self.left_as_it_is = False
         # of each backward pass before the first step, and of each step of another optimizer since
         # the last one: its end, its data wait, its samples
-        self._passes: list[tuple[float, float, int | None]] = []
+        self._passes: list[tuple[float, int, int | None]] = []
         self._no_passes: Callable[[], None] | None = None
         self._accountant: Accountant | None = None
         self._lint: SyncWatch | None = None
@@ -167,19 +166,19 @@ class TorchWatch:
 
     def _may_have_ended(self, ended_s: float) -> None:
         """Another optimizer has stepped; whether steps end there shows later."""
-        self._passes.append((ended_s, *self.run.loader.take()))
+        self._passes.append((ended_s, *self.run.fetched()))
 
-    def _since_the_last_step(self, ended_s: float) -> tuple[float, int | None]:
+    def _since_the_last_step(self, ended_s: float) -> tuple[int, int | None]:
         """Data wait and samples of the step that ended then."""
         if not self.by_passes:
             self._watch_no_passes()  # an optimizer has stepped: what passes there were are its
         past = [one for one in self._passes if one[0] <= ended_s]
         del self._passes[: len(past)]
-        taken = [(wait_s, n) for _, wait_s, n in past]
+        taken = [(wait_ns, n) for _, wait_ns, n in past]
         if not past or past[-1][0] < ended_s:  # else it ended before now
-            taken.append(self.run.loader.take())
+            taken.append(self.run.fetched())
         counts = [n for _, n in taken if n is not None]
-        return sum(wait_s for wait_s, _ in taken), sum(counts) if counts else None
+        return sum(wait_ns for wait_ns, _ in taken), sum(counts) if counts else None
 
     # --- backward passes, of a program without an optimizer -------------------------------------
 
@@ -189,7 +188,7 @@ class TorchWatch:
         if self.by_passes:
             self.recorder.step()
             return
-        self._passes.append((time.perf_counter(), *self.run.loader.take()))
+        self._passes.append((time.perf_counter(), *self.run.fetched()))
         if len(self._passes) >= PASSES:
             last = self._passes.pop()
             self._step_by_passes()

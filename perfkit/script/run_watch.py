@@ -25,7 +25,7 @@ from perfkit.script.options import Options
 from perfkit.script.ranks.pulse import Glimpse
 
 if TYPE_CHECKING:
-    from perfkit.measure.run import Update
+    from perfkit.measure.tracker import Update
     from perfkit.script._torch_watch import TorchWatch
     from perfkit.script.whole_run import WholeRun
 

@@ -19,7 +19,7 @@ from perfkit.base.instrument import Failure
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_count, fmt_ms, fmt_s, plural
-from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
+from perfkit.measure.verdict import RunSummary, summarize_run
 from perfkit.memory.account import MemoryAccount
 from perfkit.script._torch_watch import PASSES, TorchWatch
 from perfkit.script.options import Options
@@ -236,7 +236,7 @@ def _shares_of_all(seen: TorchWatch, recorded: Coverage) -> dict[str, float] | N
     run = seen.run
     if run.phases.doubt or run.phases.failure or seen.by_passes:
         return None
-    phase_ms, numbers = run.facts.columns().phase_ms, seen.meter.numbers
+    phase_ms, numbers = seen.meter.columns.phase_ms, seen.meter.numbers
     rows = np.flatnonzero(
         (numbers >= run.n_left_out)
         & ~((numbers >= recorded.first_step - 1) & (numbers < recorded.last_step))
@@ -254,7 +254,7 @@ def _evaluation_within(profile: Profile, seen: TorchWatch) -> str:
     run, covered = seen.run, profile.coverage
     if covered is None or not covered.first_step or run.phases.doubt or run.phases.failure:
         return ""
-    phase_ms, numbers = run.facts.columns().phase_ms, seen.meter.numbers
+    phase_ms, numbers = seen.meter.columns.phase_ms, seen.meter.numbers
     rows = np.flatnonzero((numbers >= covered.first_step - 1) & (numbers < covered.last_step))
     rows = rows[rows < len(phase_ms["evaluation"])]
     whole_ms = [sum(float(column[row]) for column in phase_ms.values()) for row in rows]
@@ -352,27 +352,13 @@ def _steps(
     n_left_out = options.n_left_out
     starts = tuple((i, 0.0, 0.0) for i in range(n_left_out)) if meter.n > n_left_out else ()
     summary = summarize_run(
-        RunFacts(
-            name=program,
-            ended=ended,
-            n_batches=meter.n,
+        seen.run.facts(
+            program,
+            ended,
+            times.ended_s - times.began_s,
             n_epochs=1,
-            n_unfinished=0,
-            numbers=meter.numbers,
-            step_ms=meter.step_ms,
-            wait_ms=meter.wait_ms,
-            total_ms=meter.total_ns / 1e6,
             starts=starts,
-            samples=seen.run.samples,
-            batch_size=None,
-            memory=tuple(seen.run.memory),
-            wall_s=times.ended_s - times.began_s,
-            update_s=seen.run.update_ns / 1e9,
-            phase_ns=seen.run.phases.told(seen.run.phase_ns),
-            columns=None if seen.run.phases.doubt else seen.run.facts.columns(),
-            one_shot=False,
-            problems=(),
-            may_be_grouped=False,
+            waits_known=True,
         )
     )
     if meter.n < _DRIFT_FROM * seen.recorder.steps:

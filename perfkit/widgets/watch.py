@@ -18,7 +18,8 @@ from perfkit.base.extras import needs
 from perfkit.base.machine import _host
 from perfkit.base.progress import write
 from perfkit.base.words import fmt_ms
-from perfkit.measure.run import DEFAULT_HZ, Named, Observer, Update, WatchedRun, check_hz
+from perfkit.measure.run import DEFAULT_HZ, WatchedRun, check_hz
+from perfkit.measure.tracker import Named, Observer, Update
 from perfkit.measure.verdict import RunSummary
 from perfkit.show.progress_line import ProgressLine, facts, progress, status
 from perfkit.show.timing import counted, left

@@ -180,7 +180,7 @@ def test_the_verdict_of_a_watched_run_says_it():
 
     watched = WatchedRun([1] * 12)
     for _ in watched:
-        watched._mark = watched._mark or Mark()  # type: ignore[assignment]
+        watched.tracker._mark = watched.tracker._mark or Mark()  # type: ignore[assignment]
     assert watched.summary.sentence.startswith(
         "The fastest core ran at 1.20 GHz of at most 3.80 GHz"
     )

@@ -1,4 +1,4 @@
-"""Whose code a file is: one decision for the sampler, the sync lint, memory and the lookout."""
+"""Whose code a file is: one decision for the sampler, the sync lint, memory and slow steps."""
 
 from __future__ import annotations
 

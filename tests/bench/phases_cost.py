@@ -30,7 +30,7 @@ from perfkit.measure.phases import Phases
 
 _STEPS = 20  # in a block of the hooks alone
 # A block of the loop is half a second: one update of whoever draws or logs twice a second. The
-# steps before it are not timed: they hold the first update and the start of the lookout, which
+# steps before it are not timed: they hold the first update and the start of the sampler, which
 # come once a run.
 _BLOCK, _FIRST = 50, 3
 _PEERS = ("traceml", "gpuprof")

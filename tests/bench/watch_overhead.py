@@ -108,24 +108,28 @@ def bare(clock):
 def watch(clock):
     import perfkit
     run = perfkit.watch(itertools.repeat(batch))
+    tracker = run.tracker
     # It reads the clock that users have (one in Python would cost each step three more calls), so
     # what it has noted comes along.
     def comes(gone_ns):
-        for name in ("_asked_ns", "_came_ns", "_began_ns", "_due_ns"):
-            setattr(run, name, getattr(run, name) + gone_ns)
-        run._meter._began += gone_ns
-        run._phases._since += gone_ns
-        run._lookout._put_off_ns += gone_ns
+        for one, names in (
+            (run, ("_asked_ns", "_came_ns", "_began_ns")),
+            (tracker, ("_began_ns", "_due_ns", "_epoch_began_ns", "_marked_ns")),
+            (tracker.meter, ("_began",)), (tracker.phases, ("_since",)),
+        ):
+            for name in names:
+                setattr(one, name, getattr(one, name) + gone_ns)
     clock.comes = comes
-    update = run._update
+    update = tracker._update
     parts = Parts()
     plot = run._observer
     import perfkit.widgets.live_plot as live
     import perfkit.widgets.watch as shows
-    parts.of(run, "_read_memory", "memory")
-    import perfkit.measure.run as runs
+    parts.of(tracker, "_read_memory", "memory")
+    import perfkit.measure.tracker as runs
     parts.of(runs, "points_since", "points")
-    parts.of(run, "_look_out", "lookout")
+    parts.of(tracker.sampler, "learns", "sampler")
+    parts.of(tracker, "_look_at_machine", "machine")
     parts.of(plot, "update", "curve")
     parts.of(shows, "status", "words")
     # to hand it over: it is made in the thread IOPub
@@ -137,13 +141,11 @@ def watch(clock):
         update(now_ns)
         cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
         own.append((wall, cpu, {**parts.take(), "rest": cpu - parts.inner}))
-    run._update = timed
-    def leaves():  # else the lookout wakes in the turn of another arm
-        run._lookout.rests()
-        if run._lookout._alarm is not None:
-            run._lookout._alarm.set(10**15)
+    tracker._update = timed
+    def leaves():  # else the sampler looks in the turn of another arm
+        tracker.sampler._step = 0, 0
     clock.leaves = leaves
-    sent["perfkit.watch"] = lambda: run._updates
+    sent["perfkit.watch"] = lambda: tracker._pace._n
     globals()["run"] = run
     yield from run
 
@@ -445,9 +447,13 @@ def of_updates(seen: dict[str, Any]) -> dict[str, Any]:
         "first_ms": sum(own["first_ms"]),
         "share": own["share"],
         "other_threads_us_per_update": {
-            name: us / n_shown for name, us in seen["threads_us"].items() if "lookout" not in name
+            name: us / n_shown
+            for name, us in seen["threads_us"].items()
+            if "slow-steps" not in name
         },
-        "lookout_us_per_s": sum(us for name, us in seen["threads_us"].items() if "lookout" in name)
+        "sampler_us_per_s": sum(
+            us for name, us in seen["threads_us"].items() if "slow-steps" in name
+        )
         / max(seen["watched_s"], 1e-9),
     }
 
@@ -474,7 +480,7 @@ def brief(result: dict[str, Any]) -> dict[str, Any]:
         "other_threads_us_per_update": {
             name: round(us, 1) for name, us in updates["other_threads_us_per_update"].items()
         },
-        "lookout_us_per_s": round(updates["lookout_us_per_s"], 1),
+        "sampler_us_per_s": round(updates["sampler_us_per_s"], 1),
         "next_us": {
             name: round(us["mean"], 1)
             for name, us in result["next_us"].items()
@@ -523,7 +529,7 @@ def show(result: dict[str, Any]) -> None:
     for name, us in own["other_threads_us_per_update"].items():
         print(f"    in the thread {name}: {us:.0f} µs")
     print(
-        f"the lookout for long steps, in its own thread: {own['lookout_us_per_s']:.0f} µs a second"
+        f"the sampler of slow steps, in its own thread: {own['sampler_us_per_s']:.0f} µs a second"
     )
     print(f"perfkit.watch by its own account: {100 * own['share']:.2f} % of the loop")
 

@@ -170,7 +170,7 @@ def test_the_verdict_of_a_watched_run_names_the_cause():
             return use(spare_cores=4.3)
 
     watched = WatchedRun([1] * 40, now=lambda: next(clock))
-    watched._looks = Looks()  # type: ignore[assignment]
+    watched.tracker.looks = Looks()  # type: ignore[assignment]
     for _ in watched:
         pass
     summary = watched.summary

@@ -15,11 +15,11 @@ from perfkit.measure import paired
 from perfkit.measure.compare import _overrun, doubts
 from perfkit.measure.drift import Conditions, drift
 from perfkit.measure.footprint import Footprint
-from perfkit.measure.groups import group_size, may_be_groups
+from perfkit.measure.groups import group_size
 from perfkit.measure.loader_cause import loader_cause
+from perfkit.measure.meter import StepColumns
 from perfkit.measure.paired import FEWEST, Interval, _signed_rank, ratio_interval
 from perfkit.measure.slow_steps import cause, first_epoch, growing_phase, stands_out
-from perfkit.measure.step_facts import StepColumns
 from perfkit.measure.summary import summarize
 from perfkit.measure.trend import trend
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
@@ -151,7 +151,7 @@ def test_steps_that_stand_out(below: np.ndarray, above: np.ndarray) -> None:
 
 def _columns(step_ms: np.ndarray, forward_ms: np.ndarray, gc_ms: np.ndarray) -> StepColumns:
     none = np.zeros(len(step_ms))
-    return StepColumns({"forward": forward_ms, "other": none}, gc_ms, none, none)
+    return StepColumns({"forward": forward_ms, "other": none}, gc_ms)
 
 
 def _kind(n_slow: int, share: float, *, gc: bool = False) -> str | None:
@@ -402,7 +402,7 @@ def test_a_run_is_uneven_where_its_mean_is_far_above_its_median() -> None:
 def test_steps_are_uneven_from_half_as_long_again_where_their_phases_are_known() -> None:
     """A sixth of the steps takes longer. Batches of other sizes do so by less than a half."""
     none = np.zeros(120)
-    columns = StepColumns({"forward": none}, none, none, none)
+    columns = StepColumns({"forward": none}, none)
     for slow_ms, is_told in ((14.5, False), (15.5, True)):
         step_ms = _slow_at(list(range(10, 121, 6)), slow_ms)
         assert ("uneven" in _run(step_ms, columns=columns).sentence) is is_told
@@ -504,38 +504,9 @@ def test_what_counts_as_batches_fetched_together(
     assert _grouped(gaps, nothing_ms, work_ms) == size
 
 
-def test_groups_are_looked_for_wherever_there_may_be_some() -> None:
-    """The fewest steps without work that make groups: every fifth group has one batch."""
-    for n_groups in range(5, 60):
-        n_single = n_groups // 5
-        gaps = [2] * (n_groups - n_single) + [1] * n_single
-        found = _grouped(gaps, 0.05)
-        n_brief = sum(gaps) - n_groups
-        assert may_be_groups(n_brief, sum(gaps)) or found == 1
-        assert not may_be_groups(n_brief // 2 - 2, sum(gaps))
-    assert found == 2
-
-
 def test_values_hang_together_from_twenty_on() -> None:
     assert "correlated" not in _told([10.0] * 9 + [10.1] * 10)
     assert "correlated" in _told([10.0] * 10 + [10.1] * 10)
-
-
-@pytest.mark.parametrize(("name", "column"), [("disk", "disk_faults"), ("core", "preempted")])
-def test_what_a_machine_did_in_slow_steps(name: str, column: str) -> None:
-    """Four times what it does in other steps, and more than three times a step."""
-    slow = np.arange(40) < 5
-    step_ms, none = np.where(slow, 20.0, 10.0), np.zeros(40)
-
-    def told(in_slow: float, usual: float) -> bool:
-        made = StepColumns({"other": none}, none, none, none)
-        seen = {column: np.where(slow, in_slow, usual)}
-        found = cause(dataclasses.replace(made, **seen), step_ms, slow)
-        assert found is None or name in found.words
-        return found is not None
-
-    assert [told(n, 0.0) for n in (3.0, 3.5)] == [False, True]
-    assert [told(n, 2.0) for n in (7.5, 8.5)] == [False, True]
 
 
 def test_a_trend_is_clear_where_chance_makes_one_in_a_thousand_such_orders() -> None:

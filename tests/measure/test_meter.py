@@ -71,10 +71,10 @@ def test_since_gives_the_kept_steps_from_a_number_on() -> None:
     meter = metered([(i, 0) for i in range(20)], capacity=8)
     numbers, step_ms, wait_ms = meter.since(9)
     assert meter.stride == 4
-    assert numbers.tolist() == [12, 16]
-    assert (step_ms * 1e6).tolist() == [12, 16]
-    assert wait_ms.tolist() == [0, 0]
-    assert meter.since(20)[0].tolist() == []
+    assert numbers == [12, 16]
+    assert [1e6 * ms for ms in step_ms] == [12, 16]
+    assert wait_ms == [0, 0]
+    assert meter.since(20)[0] == []
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 7])
@@ -101,7 +101,6 @@ def test_the_smallest_capacity_is_two() -> None:
     assert (meter.n, meter.stride) == (5, 8)
 
 
-def test_the_median_of_the_last_steps_and_those_of_no_more_than_some_work() -> None:
+def test_the_median_of_the_last_steps() -> None:
     meter = metered([(9, 0), (5, 1), (4, 1), (3, 1), (2, 1), (1, 1)])
     assert (meter.usual_ns(5), meter.usual_ns(100)) == (3, 4)
-    assert [meter.n_brief_since(0, ns) for ns in (0, 2, 9)] == [1, 3, 6]

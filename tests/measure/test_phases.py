@@ -22,7 +22,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from perfkit.base import torch_compat
 from perfkit.measure.phases import PHASES, Phases
-from perfkit.measure.pushed import PushedRun
+from perfkit.measure.tracker import StepTracker
 from tests.left_running import n_optimizer_step_hooks
 
 MS = 1_000_000
@@ -734,7 +734,7 @@ def test_compiled_code_is_neither_warned_of_nor_compiled_again(clock: Clock) -> 
 
 
 def test_a_run_without_a_loader_does_not_say_that_it_waits_little(clock: Clock) -> None:
-    run = PushedRun(now=clock)
+    run = StepTracker(now=clock)
     run.start()
     for _ in range(12):
         began = clock()
@@ -749,7 +749,7 @@ def test_a_run_without_a_loader_does_not_say_that_it_waits_little(clock: Clock) 
 def test_a_run_says_that_its_forward_passes_are_not_told_apart(clock: Clock) -> None:
     """Forward was shown with the time of the first steps alone, and nothing said so."""
     layers = [nn.Linear(4, 4) for _ in range(50)]
-    run = PushedRun(now=clock)
+    run = StepTracker(now=clock)
     run.start()
     for _ in range(6):
         began = clock()
@@ -783,7 +783,7 @@ def test_an_evaluation_leaves_forward_in_the_run(phases: Phases, clock: Clock) -
 
 def test_an_evaluation_after_the_last_step_leaves_forward_in_the_run(clock: Clock) -> None:
     model = Slow(clock, 1)
-    run = PushedRun(now=clock)
+    run = StepTracker(now=clock)
     run.start()
     for _ in range(3):
         began = clock()
@@ -801,7 +801,7 @@ def test_an_evaluation_after_the_last_step_leaves_forward_in_the_run(clock: Cloc
 def test_calls_after_the_last_step_say_nothing_of_the_steps(clock: Clock) -> None:
     """There is no step that could be slowed: the hooks are gone when their number is read."""
     layers = [nn.Linear(4, 4) for _ in range(50)]
-    run = PushedRun(now=clock)
+    run = StepTracker(now=clock)
     run.start()
     began = clock()
     Slow(clock, 1)(X).sum().backward()

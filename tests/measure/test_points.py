@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from perfkit.measure.meter import StepMeter
-from perfkit.measure.points import MOST_POINTS, _many, points_since
+from perfkit.measure.points import MOST_POINTS, points_since
 
 
 def metered(n: int, capacity: int = 1024) -> StepMeter:
@@ -19,17 +19,6 @@ def metered(n: int, capacity: int = 1024) -> StepMeter:
         now += i * 3_001 + 11
         meter.end(now)
     return meter
-
-
-@pytest.mark.parametrize(
-    ("n", "since"), [(50, 0), (50, 50), (150, 101), (3000, 2900), (3000, 2901)]
-)
-@pytest.mark.parametrize("first", [[], [0], [0, 120, 2950]])
-def test_few_points_are_those_that_numpy_makes(n: int, since: int, first: list[int]) -> None:
-    meter = metered(n)
-    starts = [(number, 1, 1) for number in first]
-    left_out = [number for number in first if number >= since]
-    assert points_since(meter, since, starts) == _many(meter, since, left_out, 1)
 
 
 def test_the_steps_of_three_seconds_are_told_as_they_are() -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
-from perfkit.measure.meter import StepMeter
+from perfkit.measure.meter import CollectorTime, StepColumns, StepMeter
 from perfkit.measure.phases import PHASES
 from perfkit.measure.slow_steps import cause, first_epoch, growing_phase, stands_out
-from perfkit.measure.step_facts import StepColumns, StepFacts
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
 MS = 1_000_000
@@ -38,7 +38,8 @@ class Trainer:
 
     def __init__(self, steps: int, extra: Callable[[int, dict[str, float]], None]) -> None:
         self.clock = Clock()
-        self.facts = StepFacts(self.clock)
+        self.collector = CollectorTime(self.clock)
+        self.meter = StepMeter()
         self.steps_ms: list[float] = []
         self.waits_ms: list[float] = []
         self.total_ns = [0] * len(PHASES)
@@ -47,7 +48,8 @@ class Trainer:
             took = {name: ms * jitter(n) for name, ms in took.items()}
             extra(n, took)
             row = [round(took.get(name, 0.0) * MS) for name in PHASES]
-            self.facts.step(row)
+            self.meter.begin(0)
+            self.meter.end(sum(row), (*row, self.collector.take()))
             self.steps_ms.append(sum(row) / MS)
             self.waits_ms.append(took["data_wait"])
             self.total_ns = [a + b for a, b in zip(self.total_ns, row, strict=True)]
@@ -56,14 +58,14 @@ class Trainer:
         return summarize_run(
             RunFacts(
                 name="made", ended="finished", n_batches=len(self.steps_ms), n_epochs=len(starts),
-                n_unfinished=0, numbers=np.arange(len(self.steps_ms)),
+                numbers=np.arange(len(self.steps_ms)),
                 step_ms=np.array(self.steps_ms), wait_ms=np.array(self.waits_ms),
                 total_ms=sum(self.steps_ms),
                 starts=tuple((n, self.steps_ms[n], self.waits_ms[n]) for n in starts),
-                samples=None, batch_size=None, memory=(), wall_s=sum(self.steps_ms) / 1e3,
-                update_s=0.0, one_shot=False, problems=(), may_be_grouped=False,
+                samples=None, memory=(), wall_s=sum(self.steps_ms) / 1e3,
+                update_s=0.0, may_be_grouped=False,
                 phase_ns=tuple(self.total_ns),
-                columns=self.facts.columns() if columns else None,
+                columns=self.meter.columns if columns else None,
             )
         )  # fmt: skip
 
@@ -89,11 +91,11 @@ def test_a_garbage_collection_is_named() -> None:
         def collect(self, n: int, took: dict[str, float]) -> None:
             if n % 25 == 0:
                 # as the interpreter calls it, around a collection of 40 ms
-                self.facts.start()
-                self.facts._callback("start", {})
+                self.collector.start()
+                self.collector._callback("start", {})
                 self.clock.ms(40)
-                self.facts._callback("stop", {})
-                self.facts.stop()
+                self.collector._callback("stop", {})
+                self.collector.stop()
                 took["forward"] += 40
 
     trainer.append(Collecting())
@@ -161,26 +163,8 @@ def columns(**given: np.ndarray) -> StepColumns:
     zero = np.zeros(n)
     return StepColumns(
         {name: given.get(name, zero) for name in PHASES},
-        given.get("gc", zero), given.get("disk_faults", zero), given.get("preempted", zero),
+        given.get("gc", zero),
     )  # fmt: skip
-
-
-def test_what_the_machine_did() -> None:
-    slow = np.arange(60) % 10 == 9
-    step_ms = np.where(slow, 30.0, 10.0)
-    found = cause(columns(forward=step_ms, disk_faults=np.where(slow, 80.0, 0.0)), step_ms, slow)
-    assert found is not None
-    assert found.kind == "forward"
-    assert "pages of memory had to come from the disk (80 a step)" in found.words
-    spread = columns(
-        forward=step_ms / 3, backward=step_ms / 3, other=step_ms / 3,
-        preempted=np.where(slow, 9.0, 1.0),
-    )  # fmt: skip
-    found = cause(spread, step_ms, slow)
-    assert found is not None
-    assert found.words == "in these other work had the core meanwhile (9 times a step)"
-    quiet = columns(forward=step_ms / 3, backward=step_ms / 3, other=step_ms / 3)
-    assert cause(quiet, step_ms, slow) is None
 
 
 def test_noise_does_not_stand_out() -> None:
@@ -196,88 +180,40 @@ def test_noise_does_not_stand_out() -> None:
     assert first_epoch(numbers, wide, [0, 50], None) == ""
 
 
-def test_rows_thin_out_as_the_meter_does() -> None:
-    facts, meter = StepFacts(Clock(), capacity=8), StepMeter(capacity=8)
+def test_phases_thin_out_with_their_steps() -> None:
+    meter = StepMeter(capacity=8)
     for n in range(100):
-        facts.step([n * MS, 0, 0, 0, 0, 0, 0])
         meter.begin(0)
-        meter.end(1)
-        assert list(facts.columns().phase_ms["data_wait"]) == list(meter.numbers)
+        meter.end(1, [n * MS, 0, 0, 0, 0, 0, 0, 2 * n * MS])
+        assert list(meter.columns.phase_ms["data_wait"]) == list(meter.numbers)
+    assert list(meter.columns.gc_ms) == list(2 * meter.numbers)
 
 
 def test_it_listens_to_the_collector_of_its_own_thread_only_while_it_runs() -> None:
-    facts = StepFacts()
+    collector = CollectorTime(time.perf_counter_ns)
     before = list(gc.callbacks)
-    facts.start()
-    facts.start()
+    collector.start()
+    collector.start()
     assert len(gc.callbacks) == len(before) + 1
     gc.collect()
-    facts.stop()
+    collector.stop()
     assert gc.callbacks == before
-    facts.step([0] * len(PHASES))
-    assert facts.columns().gc_ms[0] > 0
-
-
-@pytest.mark.parametrize("n", [0, 1])
-def test_few_rows(n: int) -> None:
-    facts = StepFacts(Clock())
-    for _ in range(n):
-        facts.step([0] * len(PHASES))
-    assert len(facts.columns().preempted) == n
-
-
-@pytest.mark.parametrize(
-    ("in_slow", "usual", "is_told"),
-    [(3, 0, False), (4, 0, True), (8, 2, False), (9, 2, True)],  # three, and four times the usual
-)
-def test_what_the_machine_did_is_told_where_it_is_rare_elsewhere(
-    in_slow: int, usual: int, is_told: bool
-) -> None:
-    slow = np.arange(60) % 10 == 9
-    for kind in ("disk_faults", "preempted"):
-        column = np.where(slow, float(in_slow), float(usual))
-        found = cause(columns(**{kind: column}), np.where(slow, 30.0, 10.0), slow)
-        assert (found is not None) is is_told
-
-
-@pytest.mark.parametrize(("n_often", "is_told"), [(4, True), (7, False)])
-def test_what_the_machine_did_in_a_tenth_of_the_other_steps_is_usual(
-    n_often: int, is_told: bool
-) -> None:
-    slow = np.arange(60) < 10  # 50 are not, and a tenth of these are 5
-    column = np.where(slow | (np.arange(60) < 10 + n_often), 9.0, 0.0)
-    found = cause(columns(preempted=column), np.where(slow, 30.0, 10.0), slow)
-    assert (found is not None) is is_told
-
-
-def test_faults_and_lost_turns_are_those_of_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = iter([(10, 100), (12, 105), (12, 112)])
-    monkeypatch.setattr("perfkit.measure.step_facts._usage", lambda: next(seen))
-    facts = StepFacts(Clock())
-    facts.start()
-    facts.stop()
-    for _ in range(2):
-        facts.step([0] * len(PHASES))
-    found = facts.columns()
-    assert found.disk_faults.tolist() == [2, 0]
-    assert found.preempted.tolist() == [5, 7]
+    assert collector.take() > 0
 
 
 def test_a_collection_counts_from_its_begin_to_its_end() -> None:
     clock = Clock()
-    facts = StepFacts(clock)
-    facts.start()
+    collector = CollectorTime(clock)
+    collector.start()
     clock.ms(5)
-    facts._callback("stop", {})  # one was under way
-    facts._callback("start", {})
+    collector._callback("stop", {})  # one was under way
+    collector._callback("start", {})
     clock.ms(3)
-    facts._callback("stop", {})
+    collector._callback("stop", {})
     clock.ms(4)
-    facts._callback("stop", {})
-    facts.stop()
-    facts.step([0] * len(PHASES))
-    facts.step([0] * len(PHASES))
-    assert facts.columns().gc_ms.tolist() == [3, 0]
+    collector._callback("stop", {})
+    collector.stop()
+    assert (collector.take(), collector.take()) == (3 * MS, 0)
 
 
 @pytest.mark.parametrize(("n_rest", "is_told"), [(16, False), (17, True)])

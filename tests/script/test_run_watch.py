@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 
 from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_ms
-from perfkit.measure.run import Update
+from perfkit.measure.tracker import Update
 from perfkit.script import _torch_watch, run_watch
 from perfkit.script.options import Options
 from perfkit.script.ranks.joint import joint
@@ -174,7 +174,7 @@ def test_a_display_that_fails_is_told_and_called_no_more() -> None:
     train = _trainer([torch.ones(4, 8)] * 12)
     said = _watched(lambda: train(12), on_update=show)
     assert len(calls) == 1
-    assert any("the live line failed" in warning for warning in said.warnings)
+    assert any("the live display failed" in warning for warning in said.warnings)
     assert said.n_steps == 12
 
 
@@ -243,7 +243,7 @@ def test_each_step_of_an_optimizer_that_takes_over_has_its_own_batch() -> None:
     assert seen is not None
     assert seen.meter.n == 60
     assert seen.run.samples == 240
-    _, step_ms, wait_ms = seen.meter.since(0)
+    step_ms, wait_ms = seen.meter.step_ms, seen.meter.wait_ms
     assert (wait_ms > 0).all()
     assert (wait_ms < step_ms).all()
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from perfkit.measure.phases import PHASES
+from perfkit.measure.tracker import StepTracker
 from perfkit.script._torch_watch import PASSES
 from perfkit.script.options import Options
 from perfkit.script.whole_run import (
@@ -171,9 +172,9 @@ def test_evaluation_within_the_recorded_steps(first: int, last: int, doubt: str,
     columns["evaluation"] = np.array([0.0, 50.0, 0.0, 0.0])
     run = SimpleNamespace(
         phases=SimpleNamespace(doubt=doubt, failure=None, guesses_evaluation=False),
-        facts=SimpleNamespace(columns=lambda: SimpleNamespace(phase_ms=columns)),
     )
-    watch: Any = SimpleNamespace(run=run, meter=SimpleNamespace(numbers=np.arange(4)))
+    meter = SimpleNamespace(numbers=np.arange(4), columns=SimpleNamespace(phase_ms=columns))
+    watch: Any = SimpleNamespace(run=run, meter=meter)
     covered = SimpleNamespace(first_step=first, last_step=last)
     profile: Any = SimpleNamespace(coverage=covered, breakdown=SimpleNamespace(steps=()))
     found = _evaluation_within(profile, watch)
@@ -189,17 +190,12 @@ def test_evaluation_within_the_recorded_steps(first: int, last: int, doubt: str,
 
 def stepped(step_ms: Any, **known: Any) -> Any:
     """A run of these steps, as far as their figures need it."""
-    meter = SimpleNamespace(
-        n=len(step_ms), numbers=np.arange(len(step_ms)), step_ms=step_ms, wait_ms=0 * step_ms,
-        total_ns=1e6 * step_ms.sum(),
-    )  # fmt: skip
-    phases = SimpleNamespace(told=lambda ns: ns, doubt="a doubt")
-    run: dict[str, Any] = {
-        "samples": None, "samples_at": None, "memory": [], "update_ns": 0, "phases": phases,
-        "phase_ns": (),
-    }  # fmt: skip
+    run = StepTracker()
+    for ms in step_ms:
+        run.step_ended(0, round(1e6 * ms), (0, None))
+    vars(run).update({"samples": None, "samples_at": None} | known)
     others_s = (step_ms[1:] / 1e3).tolist()
-    return seen(others_s, meter=meter, run=SimpleNamespace(**(run | known)))
+    return seen(others_s, meter=run.meter, run=run)
 
 
 @pytest.mark.parametrize(("n_steps", "is_told"), [(79, False), (80, True)])
@@ -293,8 +289,7 @@ def test_what_is_doubtful_of_a_run_that_hangs(
     found.by_passes, found.left_as_it_is, found.failures = by_passes, True, ()
     found.recorder.failure = None
     found.state = SimpleNamespace(findings=())
-    found.run.phases.doubt = doubt
-    found.run.facts = SimpleNamespace(columns=lambda: None)
+    found.run.phases = SimpleNamespace(doubt=doubt, failure=None, told=lambda ns: ns)
     run = whole_run("train.py", "hung", TIMES, Options(synclint=True), found)
     assert run.warnings == warnings
     assert run.n_steps == n_steps

@@ -12,7 +12,7 @@ import pytest
 from javascript import says
 
 from perfkit.measure.footprint import Footprint
-from perfkit.measure.run import Update
+from perfkit.measure.tracker import Update
 from perfkit.show.progress_line import facts, progress, status
 from perfkit.widgets import live_plot
 from perfkit.widgets.live_plot import LivePlot, Series

@@ -17,7 +17,7 @@ from jupyter_client.manager import KernelManager
 import perfkit
 from perfkit.base.errors import MissingError, UsageError
 from perfkit.measure.footprint import Footprint
-from perfkit.measure.run import Update
+from perfkit.measure.tracker import Update
 from perfkit.show import progress_line
 from perfkit.show.progress_line import fmt_seconds
 from perfkit.widgets import watch as watch_module
@@ -261,7 +261,7 @@ def test_an_update_is_one_message(kernel: Kernel) -> None:
     seen = kernel.run(
         "run = perfkit.watch(range(80), name='toy')\n"
         "for batch in run:\n    time.sleep(0.01)\n"
-        "print(run._updates)"
+        "print(run.tracker._pace._n)"
     )
     to_plot = [c["data"] for c in of(seen, "comm_msg")]
     n_points = sum(data["method"] == "custom" for data in to_plot)

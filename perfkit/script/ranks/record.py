@@ -123,7 +123,7 @@ def keep(
         lost=0.0 if seen is None or seen.busy is None else seen.busy.lost,
     )
     if seen is not None and seen.meter.n:
-        columns = seen.run.facts.columns()
+        columns = seen.meter.columns
         numbers = seen.meter.numbers
         phase_ms = np.stack([columns.phase_ms[name] for name in PHASES], axis=1)
         n = min(len(numbers), len(phase_ms))

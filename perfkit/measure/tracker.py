@@ -1,0 +1,479 @@
+"""The steps of a run: told when each ends, it adds what they were made of, and what bounds them.
+
+One engine for every watched run. ``perfkit.watch`` is an iterator over a loader that tells it of
+each step (:mod:`perfkit.measure.run`); a trainer's callback and ``perfkit run`` tell it when an
+optimizer has stepped.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, Protocol
+
+from perfkit.base import torch_compat
+from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
+from perfkit.base.machine.dataloader_stats import DataLoaderSampler
+from perfkit.base.uninterrupted import Uninterrupted, surely
+from perfkit.measure.footprint import Footprint, MemoryReader
+from perfkit.measure.groups import group_size
+from perfkit.measure.loader_wait import LoaderWait
+from perfkit.measure.meter import CollectorTime, StepMeter
+from perfkit.measure.phases import PHASES, Phases
+from perfkit.measure.points import points_since
+from perfkit.measure.slow_step_sampler import SlowStepSampler
+from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
+
+# Memory readings kept; when full, every second one is dropped.
+_MOST_READINGS = 2048
+# A mark of what else the machine does costs some 10 ms, which are in no step. Of many short loops
+# some are marked: as many as make up this share of their time.
+_COVERED = 0.25
+# A shorter look at the machine says nothing (see perfkit.base.machine.cpu_contention).
+_SHORTEST_NS = 200_000_000
+# A loop this long is always marked, and is long enough to say why it waits.
+_LONG_NS = 2_000_000_000
+_DATA, _EVALUATION, _CHECKPOINT = map(PHASES.index, ("data_wait", "evaluation", "checkpoint"))
+_NO_PHASES = (0,) * len(PHASES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """What has happened since the last update.
+
+    Attributes:
+        numbers: step numbers from 1, counted over all epochs; the first step of each epoch is left
+            out (it starts the loader and would dwarf all others).
+        step_ms, wait_ms: their durations and data waits; means where steps were merged.
+        memory: the current reading.
+        epoch: its number, from 1.
+        done: steps of this epoch that are over; of several batches where these are fetched
+            together.
+        total: steps per epoch, if known.
+        elapsed_s: seconds since this epoch began.
+        steps_per_s, samples_per_s: since the last update; None if unknown.
+        wait_share: data wait as a share of the time since the last update; None without a step.
+    """
+
+    numbers: list[float]
+    step_ms: list[float]
+    wait_ms: list[float]
+    memory: Footprint
+    epoch: int
+    done: int
+    total: int | None
+    elapsed_s: float
+    steps_per_s: float | None
+    samples_per_s: float | None
+    wait_share: float | None
+
+
+class Named(Protocol):
+    """What an observer wants to know of a run."""
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+
+    @property
+    def total(self) -> int | None:
+        """Steps per epoch, if known."""
+
+    @property
+    def epochs(self) -> int:
+        """How many have begun."""
+
+
+class Observer(Protocol):
+    """Shows a run. Its failures never reach the user's loop; they become a warning."""
+
+    def begin(self, run: Named) -> None:
+        """An epoch begins."""
+
+    def update(self, update: Update) -> None:
+        """Called once a second or so, between two steps."""
+
+    def end(self, summary: RunSummary) -> None:
+        """An epoch is over, however it ended."""
+
+
+class Pace:
+    """When updates come: after the first step, and then twice a second at most."""
+
+    period_ns = 500_000_000
+
+    def first_ns(self, began_ns: int) -> int:
+        """When the first one of a loop is due, which began then."""
+        return 0
+
+    def next_ns(self, now_ns: int, took_ns: int) -> int:
+        """When the next one is due: one is over now, and took so long."""
+        return now_ns + self.period_ns
+
+
+class StepTracker:
+    """Steps, data wait, phases, memory and slow steps of a run, in the thread that starts it.
+
+    It may be started and stopped again and again, for each epoch. Nothing of it raises into the
+    run, except :meth:`step_ended`: what calls it wraps it in an
+    :class:`~perfkit.base.instrument.Instrument`.
+
+    Args:
+        on_update: called between two steps and at the end; if it raises, it is called no more, and
+            :attr:`failures` says so.
+        fetches: the caller tells of each batch and epoch; else DataLoaders are listened to.
+        steps_only: evaluation and checkpoints are no part of a step; the phases have them.
+        samples_lines: say which lines run in slow steps; False where a recorder does.
+        n_left_out: after so many steps :attr:`samples_at` is taken.
+        now: the clock, in nanoseconds.
+        mark: begins to look at what else the machine does; None where the caller looks itself.
+        mark_from_ns: shorter loops are not marked.
+        read_memory: called only at updates.
+        pace: when updates come.
+
+    Attributes:
+        meter: every step, and its data wait.
+        samples: of all batches that the steps used; None where one had no size.
+        samples_at: the same after so many steps as are left out of rates.
+        uses_loader: whether a batch came from a loader.
+        memory: readings, each with the number of steps before it.
+        phase_ns: nanoseconds of each of :data:`~perfkit.measure.phases.PHASES`, of the whole run.
+        after_ns: the part of these that came after the last step.
+        epochs: how many epochs gave the steps' batches.
+        update_ns: what the updates took; part of no step.
+    """
+
+    def __init__(
+        self,
+        on_update: Callable[[Update], None] | None = None,
+        *,
+        fetches: bool = False,
+        steps_only: bool = False,
+        samples_lines: bool = True,
+        n_left_out: int = 0,
+        now: Callable[[], int] = time.perf_counter_ns,
+        mark: Callable[[], ContentionMark] | None = None,
+        mark_from_ns: int = 0,
+        read_memory: Callable[[], Footprint] | None = None,
+        pace: Pace | None = None,
+    ) -> None:
+        self._now = now
+        self._display = Instrument("the live display")
+        self._on_update = None if on_update is None else self._display.hook(on_update)
+        self._updates = Instrument("the live updates")
+        self._update = self._updates.hook(self._read_and_tell)
+        self._machine = Instrument("the look at the machine")
+        self._look_at_machine = self._machine.hook(self._mark_and_look)
+        self._steps_only, self._samples_lines = steps_only, samples_lines
+        self.meter = StepMeter()
+        is_real = now is time.perf_counter_ns
+        clock_s = time.perf_counter if is_real else lambda: now() / 1e9
+        self.loader = None if fetches else LoaderWait(clock_s)
+        self.phases = Phases(now)
+        self.sampler = SlowStepSampler(now)
+        self._collector = CollectorTime(now)
+        self.samples: int | None = 0
+        self.samples_at: int | None = None
+        self.n_left_out = n_left_out
+        self._batch_samples: int | None = None
+        self.uses_loader = fetches
+        self.memory: list[tuple[int, Footprint]] = []
+        self._read_memory = read_memory or MemoryReader()
+        self.phase_ns = list(_NO_PHASES)
+        self.after_ns = list(_NO_PHASES)
+        self.epochs = 0
+        self.starts: list[tuple[int, int, int]] = []  # first step of each epoch, its ns, its wait
+        self.update_ns = 0
+        self._pace = pace or Pace()
+        self._due_ns = 0
+        self._seen = (0, 0, 0, 0)  # steps, samples, total ns, wait ns at the last update
+        self._grouped = (0, 1)  # at so many steps: batches a step
+        self._epoch: weakref.ref[Any] | None = None  # the iterator that the steps' batches are from
+        self._epoch_from = 0
+        self._epoch_began_ns = 0
+        self._expected: int | None = None
+        self._loop: CodeType | None = None
+        self._is_on = False
+        self._began_ns = 0
+        self._make_mark, self._mark_from_ns = mark, mark_from_ns
+        self._mark: ContentionMark | None = None
+        self._marked_ns = 0
+        self._looped_ns = self._judged_ns = 0  # loops that are over, and those marked
+        self._busy: CpuContention | None = None
+        self.looks: DataLoaderSampler | None = None
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """What of it failed and was switched off."""
+        mine: list[Any] = [self._display, self._updates, self._machine, self.phases]
+        mine += [self._collector.instrument, self.sampler.instrument]
+        mine += [one for one in (self.loader, self.looks and self.looks.instrument) if one]
+        return tuple(i.failure for i in mine if i.failure is not None)
+
+    def now(self) -> int:
+        """The clock, in nanoseconds."""
+        return self._now()
+
+    def start(self) -> None:
+        """Begin; torch is imported, if ever."""
+        self._began_ns = self._now()
+        self._epoch_began_ns = self._began_ns
+        self._due_ns = self._pace.first_ns(self._began_ns)
+        self._is_on = True
+        try:
+            with Uninterrupted():
+                if self.loader is not None:
+                    self.loader.__enter__()
+                if "torch" in sys.modules:
+                    self.phases.start()
+                self._collector.start()
+        except BaseException:  # Ctrl-C meanwhile
+            self.forget()
+            raise
+
+    def epoch_begins(self, loop: CodeType | None, n_batches: int | None) -> None:
+        """An epoch begins, of so many batches; where fetches are told."""
+        self.epochs += 1
+        self._loop, self._expected = loop, n_batches
+        self._epoch_from = self.meter.n
+
+    def stop(self, until_ns: int | None = None) -> None:
+        """End: leave no hook, and update once more.
+
+        Args:
+            until_ns: when the loop ended, where that is not now.
+        """
+        self.unhook()
+        now_ns = self._now() if until_ns is None else until_ns
+        looped_ns = max(now_ns - self._began_ns, 0)
+        with self._machine.guard("ending"):
+            mark, self._mark = self._mark, None
+            if mark is not None:
+                self._judged_ns += looped_ns
+                if now_ns - self._marked_ns >= _SHORTEST_NS:
+                    busy = mark.until_now()
+                    self._busy = busy if self._busy is None else self._busy.and_then(busy)
+            if self.looks is not None and until_ns is None:
+                self.looks.look(now=True)
+        self._looped_ns += looped_ns
+        if self.meter.n > self._seen[0]:
+            self._update(self._now())
+
+    def unhook(self) -> None:
+        """Leave no hook, and no thread; once more where that is so."""
+        self._is_on = False
+        surely(self._unhook)
+
+    def _unhook(self) -> None:
+        self._collector.stop()
+        self.sampler.stop()
+        if self.phases.is_on:
+            self.phases.stop()
+            if self.phases.failure is None:
+                taken = self.phases.take(0)
+                self._add(taken)
+                self.after_ns[:] = map(operator.add, self.after_ns, taken)
+        if self.loader is not None:
+            self.loader.__exit__()
+
+    def forget(self) -> None:
+        """In a forked child: leave no hook."""
+        self._collector.stop()
+        self.sampler.forget()
+        self.phases.stop()
+        if self.loader is not None:
+            self.loader.__exit__()
+
+    def step_ended(
+        self, began_ns: int, ended_ns: int, fetched: tuple[int, int | None] | None = None
+    ) -> int:
+        """A step is over; return when this is: what it takes belongs to neither step.
+
+        Args:
+            began_ns: by the clock.
+            ended_ns: by the clock.
+            fetched: its data wait in nanoseconds and its samples, where they were taken before.
+        """
+        meter = self.meter
+        wait_ns, samples = fetched or self.fetched()
+        meter.begin(began_ns)
+        taken = _NO_PHASES
+        if self.phases.is_on:
+            taken = self.phases.take(ended_ns)
+            self._add(taken)
+            if taken[_EVALUATION] and self.loader is not None:
+                wait_ns = taken[_DATA]  # what was counted has that of the evaluation, too
+                samples = self._batch_samples
+            if self._steps_only:
+                meter.leave_out(taken[_EVALUATION] + taken[_CHECKPOINT])
+        self._batch_samples = samples
+        meter.wait(wait_ns)
+        step_ns, wait_ns = meter.end(ended_ns, (*taken, self._collector.take()))
+        if wait_ns or samples:
+            self.uses_loader = True
+        if self.samples is not None:
+            self.samples = None if samples is None else self.samples + samples
+        if meter.n == self.n_left_out:
+            self.samples_at = self.samples
+        if self.loader is not None:
+            self._note_source(began_ns, ended_ns)
+        if meter.n == self._epoch_from + 1:
+            self.starts.append((self._epoch_from, step_ns, wait_ns))
+        if ended_ns >= self._due_ns:
+            self._update(ended_ns)
+        now_ns = self._now()
+        self.phases.skip(now_ns)
+        self.sampler.begins(meter.n, now_ns)
+        return now_ns
+
+    def fetched(self) -> tuple[int, int | None]:
+        """Data wait in nanoseconds and samples since the last call, of DataLoaders."""
+        if self.loader is None:
+            return 0, None
+        wait_s, samples = self.loader.take()
+        return round(wait_s * 1e9), samples
+
+    def _add(self, taken: tuple[int, ...]) -> None:
+        self.phase_ns[:] = map(operator.add, self.phase_ns, taken)
+
+    def _note_source(self, began_ns: int, ended_ns: int) -> None:
+        """An epoch is what one iterator of a DataLoader gives."""
+        assert self.loader is not None
+        source = self.loader.source
+        if source is not self._epoch:
+            self._epoch = source
+            self.epochs += 1
+            self._epoch_from = self.meter.n - 1
+            self._epoch_began_ns = began_ns
+        if self.meter.n == 1:
+            # the first step also holds the set-up, which says nothing of how long the rest takes
+            self._epoch_began_ns = ended_ns
+
+    def _read_and_tell(self, now_ns: int) -> None:
+        before, samples_before, total_ns, wait_ns = self._seen
+        meter = self.meter
+        memory = self._note_memory()
+        self._seen = (meter.n, self.samples or 0, meter.total_ns, meter.wait_total_ns)
+        if self._on_update is not None:
+            spent_ns = meter.total_ns - total_ns
+            per_s = 1e9 / spent_ns if spent_ns > 0 else None
+            samples = (self.samples or 0) - samples_before
+            group = self._group()
+            numbers, step_ms, wait_ms = points_since(meter, before, self.starts, group)
+            waited_ns = meter.wait_total_ns - wait_ns
+            done, total = self._position(group)
+            self._on_update(
+                Update(
+                    numbers=numbers,
+                    step_ms=step_ms,
+                    wait_ms=wait_ms,
+                    memory=memory,
+                    epoch=max(self.epochs, 1),
+                    done=done,
+                    total=total,
+                    elapsed_s=max(now_ns - self._epoch_began_ns, 0) / 1e9,
+                    steps_per_s=(meter.n - before) / group * per_s if per_s else None,
+                    samples_per_s=samples * per_s if per_s and samples > 0 else None,
+                    wait_share=waited_ns / spent_ns if spent_ns > 0 and self.uses_loader else None,
+                )
+            )
+        after_ns = self._now()
+        self._due_ns = self._pace.next_ns(after_ns, max(after_ns - now_ns, 0))
+        if self._is_on:
+            if self._samples_lines:
+                self.sampler.learns(meter, self._loop)
+            self._look_at_machine(after_ns)
+        self.update_ns += max(self._now() - now_ns, 0)
+
+    def _group(self) -> int:
+        """How many batches make a step where each is told; asked again as the run grows."""
+        asked_at, group = self._grouped
+        if self.loader is None and 4 * self.meter.n >= 5 * asked_at:
+            is_whole = self.meter.stride == 1
+            group = group_size(self.meter.step_ms, self.meter.wait_ms) if is_whole else 1
+            self._grouped = self.meter.n, group
+        return group
+
+    def _position(self, group: int) -> tuple[int, int | None]:
+        """Steps of this epoch that are over, and how many it has; all steps where unknown."""
+        n = self.meter.n - self._epoch_from
+        if self.loader is None:
+            return n // group, None if self._expected is None else -(-self._expected // group)
+        iterator = self._epoch() if self._epoch is not None else None
+        position = None if iterator is None else torch_compat.loader_position(iterator)
+        if position is None:
+            return self.meter.n, None
+        fetched, total = position
+        group = max(round(fetched / max(n, 1)), 1)
+        return fetched // group, -(-total // group)
+
+    def _mark_and_look(self, now_ns: int) -> None:
+        if self._make_mark is None:
+            return
+        looped_ns = now_ns - self._began_ns
+        if self._mark is None:
+            is_due = self._judged_ns <= _COVERED * (self._looped_ns + looped_ns)
+            if looped_ns >= (self._mark_from_ns if is_due else _LONG_NS):
+                self._mark = self._make_mark()
+                self._marked_ns = now_ns
+        if looped_ns >= _LONG_NS:
+            if self.looks is None:
+                self.looks = DataLoaderSampler()
+            self.looks.look()
+
+    def _note_memory(self) -> Footprint:
+        memory = self._read_memory()
+        if self.memory and self.memory[-1][1].kind != memory.kind:
+            self.memory.clear()  # a device came into use meanwhile: this is another quantity
+        self.memory.append((self.meter.n, memory))
+        if len(self.memory) >= _MOST_READINGS:
+            del self.memory[1::2]
+        return memory
+
+    def facts(self, name: str, ended: str, wall_s: float, **known: Any) -> RunFacts:
+        """What was counted.
+
+        Args:
+            name: of the run.
+            ended: how.
+            wall_s: seconds that it took.
+            known: further fields of :class:`~perfkit.measure.verdict.RunFacts`, or other values of
+                those here.
+        """
+        meter = self.meter
+        are_known = not self.phases.doubt and self.phases.failure is None
+        found: dict[str, Any] = {
+            "name": name,
+            "ended": ended,
+            "n_batches": meter.n,
+            "n_epochs": max(self.epochs, 1),
+            "numbers": meter.numbers,
+            "step_ms": meter.step_ms,
+            "wait_ms": meter.wait_ms,
+            "total_ms": meter.total_ns / 1e6,
+            "starts": tuple((n, step / 1e6, wait / 1e6) for n, step, wait in self.starts),
+            "samples": self.samples,
+            "memory": tuple(self.memory),
+            "wall_s": wall_s,
+            "update_s": self.update_ns / 1e9,
+            "may_be_grouped": self.loader is None,
+            "waits_known": self.uses_loader,
+            "phase_ns": self.phases.told(self.phase_ns),
+            "columns": meter.columns if are_known else None,
+            "busy": self._busy,
+            "loading": None if self.looks is None else self.looks.result(),
+            "during": self.sampler.during,
+        }
+        problems = (*known.pop("problems", ()), *(f.sentence() for f in self.failures))
+        doubts = tuple(filter(None, [self.phases.doubt]))
+        return RunFacts(**(found | known), problems=problems + doubts)
+
+    def summary(self, name: str, ended: str, wall_s: float, **known: Any) -> RunSummary:
+        """What the steps were like, and what bounds them; arguments as of :meth:`facts`."""
+        return summarize_run(self.facts(name, ended, wall_s, **known))
