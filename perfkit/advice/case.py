@@ -73,8 +73,9 @@ class Case:
         facts: what the trace does not contain; empty for a trace from a file.
         is_file: whether it is a trace from a file, about which nothing else is known.
         plain_ms: what a step takes without the profiler; None where that is not known.
-        whole: host class → share, of all steps of a whole run, recorded or not; None where only the
-            recorded ones are known.
+        whole: host class → share, of all steps of a whole run, recorded or not, and of the
+            ``rest``, which only the recording can divide; None where only the recorded ones are
+            known.
     """
 
     trace: Trace
@@ -194,7 +195,10 @@ class Case:
         recorded = self.typical.breakdown.shares()
         if self.whole is None or self.on_device:
             return recorded
-        return {**dict.fromkeys(recorded, 0.0), **self.whole}
+        known = {name: share for name, share in self.whole.items() if name != "rest"}
+        left = {name: recorded[name] for name in recorded if name not in known}
+        scale = self.whole["rest"] / (sum(left.values()) or 1.0)
+        return {name: known.get(name, recorded[name] * scale) for name in recorded}
 
     @cached_property
     def device_shares(self) -> Mapping[str, float]:

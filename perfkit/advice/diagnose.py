@@ -127,7 +127,9 @@ def diagnose(
     found += _outside(elsewhere, trains=case.trains)
     found = [*(_with_ceiling(f, case) for f in state), *_without_the_same(found, state)]
     if busy is not None and busy.spoils:
-        found = [left for f in found if (left := _beside_others(f, busy.lost)) is not None]
+        found = [_beside_others(f, busy.lost) for f in found if f.rule not in _NEEDS_CORES]
+    named = {f.line for f in found if f.rule != "hottest-line"}
+    found = [f for f in found if f.rule != "hottest-line" or f.line not in named]
     found.sort(key=lambda f: (not f.is_state, -f.gain_at_most, f.rule))
     if case.is_file and not case.on_device:
         found = [_without_bound(f, "a trace without a device does not carry one") for f in found]
@@ -180,6 +182,10 @@ def diagnose(
     )
 
 
+# What helps only with cores that nobody else uses.
+_NEEDS_CORES = ("one-thread",)
+# What was lost to other programs bounds nothing beyond this share of the time.
+_MOST_LOST = 0.5
 # State findings → rules that say the same, from a trace and with less.
 _SAYS_MORE = {
     "own-profiler": ("host-python",),
@@ -211,20 +217,21 @@ def _with_ceiling(finding: Finding, case: Case) -> Finding:
     return replace(finding, gain_at_most=gain, formula=formula, has_bound=True)
 
 
-def _beside_others(finding: Finding, lost: float) -> Finding | None:
-    """A finding of a run that lost so much of its time to other programs; None if it may be none.
+def _beside_others(finding: Finding, lost: float) -> Finding:
+    """A finding of a run that lost so much of its time to other programs.
 
-    All of that may have been in the part that the finding is about, or none of it.
+    All of that may have been outside of the part that the finding is about: then its share is
+    larger without. Beyond half of the time no bound is known.
     """
     if not finding.has_bound or finding.gain_at_most <= 1.0:
         return finding
     share = 1.0 - 1.0 / finding.gain_at_most
-    least, most = (share - lost) / (1.0 - lost), min(share / (1.0 - lost), 1.0)
-    if least < 1.0 - 1.0 / _LEAST_GAIN and not finding.is_state:
-        return None
-    gain, formula = amdahl(most)
+    gain, formula = amdahl(min(share / (1.0 - min(lost, _MOST_LOST)), 1.0))
     return replace(
-        finding, gain_at_most=gain, formula=f"{formula}; with all that others may have taken"
+        finding,
+        gain_at_most=max(gain, finding.gain_at_most),
+        formula=f"{formula}; with all that others may have taken",
+        has_bound=lost < _MOST_LOST,
     )
 
 

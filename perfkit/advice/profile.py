@@ -353,7 +353,7 @@ def explain(
         compiled=facts.compiled,
         compiles_in_steps=len(case.compiling) > 0,
         limit=far,
-        whole=None if case.on_device else whole,
+        whole=None if case.on_device or whole is None else case.shares,
     )
 
 

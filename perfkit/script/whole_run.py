@@ -218,18 +218,18 @@ def _profile(seen: TorchWatch, ended: str) -> tuple[Profile | None, str]:
     return profile, ""
 
 
-# Class of a step → the phase that it is; what neither has is evaluation and checkpoints.
-_PHASE_OF = {
-    "data wait": "data_wait",
-    "forward": "forward",
-    "backward": "backward",
-    "optimizer": "optimizer",
-    "other": "other",
+# Class of a step → its phases. A phase "other" has operators, too (the loss, metrics): only the
+# recording tells these from Python.
+_PHASES_OF = {
+    "data wait": ("data_wait",),
+    "backward": ("backward",),
+    "optimizer": ("optimizer",),
+    "rest": ("forward", "other"),
 }
 
 
 def _shares_of_all(seen: TorchWatch, recorded: Coverage) -> dict[str, float] | None:
-    """Host class → share of all steps but the first ones and the recorded ones.
+    """Host class, or the rest → share of all steps but the first ones and the recorded ones.
 
     None where the phases are not sure, or hardly more steps ran than were recorded.
     """
@@ -244,7 +244,10 @@ def _shares_of_all(seen: TorchWatch, recorded: Coverage) -> dict[str, float] | N
     rows = rows[rows < len(phase_ms["other"])]
     if len(rows) < _LEAST_STEPS:
         return None
-    spent = {name: float(phase_ms[phase][rows].sum()) for name, phase in _PHASE_OF.items()}
+    spent = {
+        name: sum(float(phase_ms[phase][rows].sum()) for phase in phases)
+        for name, phases in _PHASES_OF.items()
+    }
     total = sum(spent.values())
     return {name: ms / total for name, ms in spent.items()} if total else None
 

@@ -1,0 +1,45 @@
+"""The line on which the time goes is named, whatever the cause, and on a busy machine, too."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+import perfkit
+
+
+def _slow_metric(x: torch.Tensor) -> float:
+    return float(sum(torch.histc(x, 64).max() for _ in range(40)))
+
+
+def test_the_line_that_takes_most_is_named_with_its_samples() -> None:
+    """As a histogram of every weight in every step: torch's own operator, no rule knows it."""
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(400_000)
+
+    def step() -> None:
+        model(torch.randn(8, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        _slow_metric(x)
+
+    found = perfkit.profile(step, repeat=30).diagnosis.findings
+    named = [f.line for f in found if f.line is not None]
+    assert any("test_hottest_line.py" in line and "histc" in line for line in named)
+    (line,) = {f.line for f in found if f.rule == "hottest-line"} or {None}
+    assert line is None or sum(f.line == line for f in found) == 1  # one line is told once
+
+
+def test_lines_that_every_loop_has_say_nothing() -> None:
+    model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(8)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(256, 256)
+
+    def step() -> None:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+
+    found = perfkit.profile(step, repeat=40).diagnosis.findings
+    assert not any(f.rule == "hottest-line" and ".backward(" in (f.line or "") for f in found)
