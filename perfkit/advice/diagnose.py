@@ -9,13 +9,13 @@ from typing import Any
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import MOST_GAIN, Finding, amdahl, interval
-from perfkit.advice.line_kinds import BACKWARD, OTHER, kind_of_source
 from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
+from perfkit.advice.outside import is_large, outside, steps_grow
 from perfkit.advice.rules.ranks import MAY_WAIT
 from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
-from perfkit.base.words import fmt_ms, fmt_s, fmt_share, plural
+from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.measure.summary import Summary
 from perfkit.measure.verdict import DATA_BOUND_FROM, PARTLY_FROM
 from perfkit.trace.record.elsewhere import Elsewhere
@@ -124,7 +124,9 @@ def diagnose(
     """
     bound = _bound(case)
     found = [f for rule in rules() for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
-    found += _outside(elsewhere, trains=case.trains)
+    found += outside(elsewhere, trains=case.trains)
+    growth = None if elsewhere is None else elsewhere.growth
+    found += (grows := steps_grow(growth, busy))
     found = [*(_with_ceiling(f, case) for f in state), *_without_the_same(found, state)]
     if busy is not None and busy.spoils:
         found = [_beside_others(f, busy.lost) for f in found if f.rule not in _NEEDS_CORES]
@@ -164,6 +166,9 @@ def diagnose(
         first.append(not_steps or no_step)
     if elsewhere is not None and is_outside:
         first.append(elsewhere.sentence())
+    if growth is not None and grows and is_large(growth):
+        first.append(f"{growth.sentence()}.")
+        is_outside = True
     if first:
         whose = "The recorded steps" if is_outside else "Your steps"
         whose = "That piece" if no_step else whose
@@ -191,6 +196,7 @@ _SAYS_MORE = {
     "own-profiler": ("host-python",),
     "empty-cache": ("device-allocations",),
     "workers-restarted": ("dataloader-slow-workers", "dataloader-few-workers"),
+    "hooks-multiply": ("steps-grow",),
     "iterable-not-sharded": ("dataloader-slow-workers", "dataloader-few-workers"),
     "row-by-row": ("dataloader-no-workers", "dataloader-slow-code", "dataloader-small-samples"),
     "weights-copied": ("host-python", "tiny-ops", "small-calls", "beside-the-model"),
@@ -360,58 +366,6 @@ def _path(bound: _Bound, case: Case) -> str:
 
 def _uncapital(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
-
-
-# What torch imports when an optimizer is made, or code is compiled: once a process.
-_IMPORTS = re.compile(r"\boptim\.\w+\(|^\s*(import|from)\b|\btorch\.compile\(")
-# The head of a loop: what it takes is the wait for its data, which the steps have.
-_FETCHES = re.compile(r"^(async )?for\b.*:$")
-
-
-def of_the_program(elsewhere: Elsewhere | None) -> Elsewhere | None:
-    """Without what is not the program's: torch's own imports; and without waits for data."""
-    if elsewhere is None:
-        return None
-    imports = [s for s in elsewhere.stretches if s.is_set_up and _IMPORTS.search(s.source)]
-    kept = tuple(
-        s
-        for s in elsewhere.stretches
-        if s not in imports and not (s.numbers and _FETCHES.search(s.source))
-    )
-    region_s = elsewhere.region_s - sum(s.seconds for s in imports)
-    return replace(elsewhere, region_s=region_s, stretches=kept)
-
-
-def _outside(elsewhere: Elsewhere | None, *, trains: bool) -> list[Finding]:
-    """A finding about the time outside the recorded steps."""
-    if elsewhere is None or not elsewhere.is_worth_a_word:
-        return []
-    largest = elsewhere.stretches[0]
-    share = min(largest.seconds / elsewhere.region_s, 1.0)
-    gain, formula = amdahl(share)
-    kind = kind_of_source(largest.source)
-    spent = (
-        f"{fmt_s(largest.seconds)} of {fmt_s(elsewhere.region_s)} {largest.when}, not in steps "
-        "like the recorded ones"
-    )
-    known = kind not in (OTHER, BACKWARD)
-    return [
-        Finding(
-            rule="outside-the-steps",
-            title=kind.title or f"{fmt_share(share)} of the time is spent {largest.when}",
-            evidence=(spent, *(s.words() for s in elsewhere.stretches)),
-            what_to_do=kind.what_to_do(trains=trains) if known else _PROFILE_IT,
-            gain_at_most=gain,
-            formula=f"for the code as a whole, {formula}",
-            line=f"{largest.place}: {largest.source}" if largest.place else None,
-        )
-    ]
-
-
-_PROFILE_IT = (
-    "# profile that part by itself: %%torchprof on a cell of its own, or\n"
-    "with perfkit.profile() as p:\n    ...\nprint(p)"
-)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.diagnose import Diagnosis, diagnose, of_the_program
+from perfkit.advice.diagnose import Diagnosis, diagnose
 from perfkit.advice.findings import Finding
+from perfkit.advice.outside import of_the_program
 from perfkit.base.compiling import CompileReport
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError

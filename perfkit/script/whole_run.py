@@ -18,7 +18,9 @@ from perfkit.base.errors import PerfkitError
 from perfkit.base.instrument import Failure
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.plain import fields
-from perfkit.base.words import fmt_count, fmt_ms, fmt_s, plural
+from perfkit.base.words import fmt_count, fmt_ms, fmt_s, fmt_share, plural
+from perfkit.measure import slow_steps
+from perfkit.measure.phases import PHASES
 from perfkit.measure.verdict import RunSummary, summarize_run
 from perfkit.memory.account import MemoryAccount
 from perfkit.script._torch_watch import PASSES, TorchWatch
@@ -26,6 +28,7 @@ from perfkit.script.options import Options
 from perfkit.synclint.find import SyncLines
 from perfkit.trace.record.coverage import Coverage
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
+from perfkit.trace.record.record import Recording
 
 # A step beyond so many times the usual one holds something else; see trace/record/elsewhere.py.
 _SLOW, _SLACK_S = 2.0, 0.002
@@ -36,6 +39,10 @@ _DRIFT_FROM = 20
 _BY_CHILDREN = 0.1
 # Fewer steps than these say no more than the recorded ones.
 _LEAST_STEPS = 10
+# Less time in imports is not told.
+_LEAST_IMPORTS_S = 0.1
+# A phase with less of some time than this is not told.
+_LEAST_PHASE = 0.05
 # A part of the run below this share is not worth a row.
 _LEAST_SHARE = 0.001
 
@@ -207,7 +214,7 @@ def _profile(seen: TorchWatch, ended: str) -> tuple[Profile | None, str]:
     if ended == "finished" and seen.recorder.saw_no_step:
         return None, "the program ended before the next step did"
     try:
-        recording = seen.recorder.recording
+        recording = _with_phases(seen.recorder.recording, seen)
         profile = explain(
             recording, state=seen.state.findings, whole=_shares_of_all(seen, recording.coverage)
         )
@@ -216,6 +223,37 @@ def _profile(seen: TorchWatch, ended: str) -> tuple[Profile | None, str]:
     if not profile.operators:
         return None, "no torch operators ran in the recorded steps"
     return profile, ""
+
+
+def _with_phases(recording: Recording, seen: TorchWatch) -> Recording:
+    """In which phases its time outside of the recorded steps was, where these are sure."""
+    outside, run = recording.elsewhere, seen.run
+    if outside is None or run.phases.doubt or run.phases.failure or seen.by_passes:
+        return recording
+    columns, numbers = seen.meter.columns, seen.meter.numbers
+    growth = outside.growth
+    if growth is not None:
+        later = np.flatnonzero(numbers >= max(recording.coverage.last_step, run.n_left_out))
+        phase = slow_steps.growing_phase(columns.at(later), seen.meter.step_ms[later])
+        growth = replace(growth, phase=phase)
+    usual_ms = {name: float(np.median(column)) for name, column in columns.phase_ms.items()}
+
+    def phases(stretch: Stretch) -> tuple[tuple[str, float], ...]:
+        rows = np.flatnonzero(np.isin(numbers + 1, stretch.numbers))
+        spent = {
+            name: float(np.maximum(column[rows] - usual_ms[name], 0.0).sum())
+            for name, column in columns.phase_ms.items()
+        }
+        if not stretch.numbers:  # after the last step
+            spent = {name: ns / 1e6 for name, ns in zip(PHASES, run.after_ns, strict=True)}
+        total = sum(spent.values())
+        shares = ((name.replace("_", " "), ms / total) for name, ms in spent.items() if total)
+        told = (one for one in shares if one[1] >= _LEAST_PHASE)
+        return tuple(sorted(told, key=lambda one: -one[1]))
+
+    # phases begin with the first forward pass, so they do not know of the set-up
+    stretches = tuple(s if s.is_set_up else replace(s, phases=phases(s)) for s in outside.stretches)
+    return replace(recording, elsewhere=replace(outside, stretches=stretches, growth=growth))
 
 
 # Class of a step → its phases. A phase "other" has operators, too (the loss, metrics): only the
@@ -425,7 +463,9 @@ def _parts(
     later_s = (seen.meter.total_ns - first_ns) / 1e9
     first_step_s = min(like_s, first_s)
     last_s = seen.recorder.last_step_s
-    usual_s = first_step_s + later_s - slow_s - slowed_s
+    growth = None if outside is None else outside.growth
+    grown_s = 0.0 if growth is None else growth.seconds
+    usual_s = first_step_s + later_s - slow_s - slowed_s - grown_s
     if outside is not None:  # the recorded ones took longer: they were recorded
         what += f" (mean {fmt_ms(1e3 * usual_s / seen.meter.n)})"
     set_up = where.get((1,))
@@ -439,6 +479,9 @@ def _parts(
         found.append(
             Part(f"beyond that, in {plural(len(slow), 'slow step')}", slow_s, "; ".join(places))
         )
+    if growth is not None:
+        place = f"{fmt_share(growth.line_share)} of it at {growth.place}" if growth.place else ""
+        found.append(Part("beyond that, because steps grow", growth.seconds, place))
     if n_slowed:
         # what the script itself did there is in it, too: an evaluation before the first epoch …
         flags = " and ".join(f"--{x}" for x in ("memory", "synclint") if getattr(options, x))
@@ -456,4 +499,7 @@ def _excess(spans: Sequence[tuple[float, float]], like_s: float) -> float:
 
 
 def _place(stretch: Stretch | None) -> str:
-    return "" if stretch is None else stretch.where()
+    if stretch is None:
+        return ""
+    imports = f"{fmt_s(stretch.imports_s)} of it imports" * (stretch.imports_s >= _LEAST_IMPORTS_S)
+    return "; ".join(filter(None, (imports, stretch.where())))

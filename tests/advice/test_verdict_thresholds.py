@@ -18,7 +18,6 @@ from perfkit.advice.diagnose import (
     _gaps,
     _is_one_sided,
     _no_cure,
-    _outside,
     _path,
     _sentence,
     _waiting,
@@ -27,6 +26,7 @@ from perfkit.advice.diagnose import (
 )
 from perfkit.advice.evaluation import EvaluationWatch, evaluation_note
 from perfkit.advice.other_device import _here, step_elsewhere
+from perfkit.advice.outside import outside
 from perfkit.advice.typical import _of_another_kind
 from perfkit.base.errors import UsageError
 from perfkit.base.machine.cpu_contention import CpuContention
@@ -582,22 +582,21 @@ def test_a_wait_names_the_call_that_the_host_sat_in(sat: Any, said: str) -> None
 @pytest.mark.parametrize(
     ("source", "advice"),
     [
-        ("x = f(y)", "# profile that part by itself: %%torchprof on a cell of its own"),
+        ("x = f(y)", "# look at what this line does each time"),
+        ("evaluate(model)", "with torch.inference_mode():"),
+        ("torch.save(model, path)", "# less often, and only what a restart needs"),
         ("time.sleep(3)", "# the step sleeps"),
     ],
 )
 def test_time_outside_of_the_steps_is_a_finding(source: str, advice: str) -> None:
-    stretch = SimpleNamespace(
-        seconds=6.0, source=source, when="the end", place="a.py:3", words=lambda: "6 s at the end"
-    )
-    known: Any = SimpleNamespace(is_worth_a_word=True, stretches=(stretch,), region_s=8.0)
-    (found,) = _outside(known, trains=True)
+    stretch = Stretch("after the last step", 6.0, 0, "a.py:3", source)
+    known = Elsewhere(8.0, 10, 1.0, (stretch,))
+    (found,) = outside(known, trains=True)
     assert found.what_to_do.startswith(advice)
     assert found.gain_at_most == pytest.approx(4.0)
     assert found.line == f"a.py:3: {source}"
-    assert _outside(None, trains=True) == []
-    known.is_worth_a_word = False
-    assert _outside(known, trains=True) == []
+    assert outside(None, trains=True) == []
+    assert outside(Elsewhere(800.0, 10, 1.0, (stretch,)), trains=True) == []
 
 
 @pytest.mark.parametrize(

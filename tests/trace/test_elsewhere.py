@@ -171,9 +171,11 @@ def test_an_evaluation_every_tenth_step_is_named_with_its_line() -> None:
     found = _of(lengths, dict.fromkeys(range(9, 40, 10), "evaluate(model)"))
     assert found.is_most
     said = found.sentence()
-    assert said.startswith("Most of this code's time (67 % of its 12.0 s) was not in steps like")
-    assert "8.00 s in every 10th step (steps 10, 20 … 40; 2.00 s more each)" in said
-    assert "mostly at a.py:0: evaluate(model)" in said
+    assert said.startswith("Most of this code's time (67 % of its 12.0 s) was not in its steps: ")
+    assert "8.00 s in every 10th step (steps 10, 20 … 40)" in said
+    told = found.stretches[0].words()
+    assert "8.00 s in every 10th step (steps 10, 20 … 40; 2.00 s more each)" in told
+    assert "mostly at a.py:0: evaluate(model)" in told
 
 
 def test_rollouts_between_updates_are_periodic_too() -> None:
@@ -191,7 +193,7 @@ def test_what_comes_after_the_last_step_counts() -> None:
     found = _of([0.1] * 10, {10: "torch.save(model, path)"}, after=9.0)
     assert found.stretches[0].when == "after the last step"
     assert found.share == pytest.approx(0.9)
-    assert "torch.save(model, path)" in found.sentence()
+    assert "torch.save(model, path)" in found.stretches[0].words()
 
 
 def test_single_slow_steps_are_numbered() -> None:
@@ -204,14 +206,14 @@ def test_unequal_slow_steps_are_each_told() -> None:
     """ "231 ms more each" of steps that took 300 and 163 ms more is true of neither."""
     lengths = [0.1] * 20
     lengths[10], lengths[15] = 3.1, 1.6
-    said = _of(lengths, {}).sentence()
+    said = _of(lengths, {}).stretches[0].words()
     assert "4.50 s in steps 11 (3.00 s more) and 16 (1.50 s more), mostly at" in said
     assert "each" not in said
     for i, length in zip(range(3, 20, 4), (3.1, 1.6, 2.0, 2.9, 1.9), strict=False):
         lengths[i] = length
-    said = _of(lengths, {}).sentence()
+    said = _of(lengths, {}).stretches[0].words()
     assert "(4, 8, 11 …; 1.50 s to 3.00 s more each)" in said
-    assert "more each" not in _of([0.1, 0.1, 3.1] + [0.1] * 9, {}).sentence()
+    assert "more each" not in _of([0.1, 0.1, 3.1] + [0.1] * 9, {}).stretches[0].words()
 
 
 def test_later_steps_that_are_all_longer_are_counted() -> None:
@@ -240,7 +242,7 @@ def test_an_evaluation_in_a_recorded_step_is_no_measure_for_later_ones() -> None
     assert found is not None
     assert [s.numbers for s in found.stretches] == [(5, 15, 25)]
     # nothing lies between these
-    assert "in every 10th step (steps 5, 15 and 25;" in found.sentence()
+    assert "in every 10th step (steps 5, 15 and 25;" in found.stretches[0].words()
 
 
 def test_nothing_recorded_says_nothing() -> None:

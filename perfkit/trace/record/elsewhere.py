@@ -17,7 +17,8 @@ from typing import Any
 
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_s, fmt_share
-from perfkit.trace.record.lines import Line, LineSamples, Sample, common_frame
+from perfkit.trace.record.growth import Growth, growth, level_at, levels_of
+from perfkit.trace.record.lines import LineSamples, Sample, common_frame
 
 # A step like the recorded ones takes at most so many times their median, and at most so many
 # times the longest of them.
@@ -31,6 +32,8 @@ _LEAST_S, _LEAST_SHARE = 0.05, 0.1
 # From here on the region is about something else than its steps.
 _MOST = 0.5
 _MOST_NAMED = 3
+_MOST_LINES = 2
+_IMPORTS = "<frozen importlib"
 _LEAST_SAMPLES = 2
 _MOST_ORDINARY = 2000
 _NEARLY_ALL = 0.85
@@ -55,6 +58,11 @@ class Stretch:
         source: that line's source.
         share: how much of the stretch's samples ran below it.
         below: the source of the call around it that ordinary steps do not make, if another line.
+        inside: the user's own lines in which most of it is, other than ``place``: place, source and
+            share of each, largest first.
+        imports_s: seconds in which a line of the user's waited for imports (of torch's own parts,
+            when an optimizer is made); in no other figure of it.
+        phases: phase, in words, and share of it, largest first; none where they are not known.
     """
 
     when: str
@@ -66,6 +74,9 @@ class Stretch:
     below: str = ""
     excess_s: tuple[float, ...] = ()
     numbers: tuple[int, ...] = ()
+    inside: tuple[tuple[str, str, float], ...] = ()
+    phases: tuple[tuple[str, float], ...] = ()
+    imports_s: float = 0.0
 
     @property
     def is_set_up(self) -> bool:
@@ -115,12 +126,14 @@ class Elsewhere:
         n_steps: how many steps it had.
         like_ms: median of the recorded steps.
         stretches: where the time was, longest first.
+        growth: that steps take longer and longer; what they take more is in no stretch.
     """
 
     region_s: float
     n_steps: int
     like_ms: float
     stretches: tuple[Stretch, ...]
+    growth: Growth | None = None
 
     @property
     def seconds(self) -> float:
@@ -147,7 +160,8 @@ class Elsewhere:
         if not self.is_worth_a_word:
             return ""
         told = [s for s in self.stretches if s.seconds >= 0.15 * self.seconds][:_MOST_NAMED]
-        part = f"{fmt_share(self.share)} of its {fmt_s(self.region_s)}"
+        without = " without imports" * any(s.imports_s >= _LEAST_S for s in self.stretches)
+        part = f"{fmt_share(self.share)} of its {fmt_s(self.region_s)}{without}"
         if self.is_most:
             where = " and ".join(f"{fmt_s(s.seconds)} {s.when}" for s in told)
             return f"Most of this code's time ({part}) was not in its steps: {where}."
@@ -171,6 +185,7 @@ def elsewhere(
     region_s: float | None = None,
     last_s: float | None = None,
     n_slowed: int = 0,
+    n_recorded: int = 0,
 ) -> Elsewhere | None:
     """Reconcile the recorded steps with the whole region; None where no step was recorded.
 
@@ -185,12 +200,21 @@ def elsewhere(
         region_s: how long the region took, where that is not the difference of its ends.
         last_s: when the last step ended, where not all are in ``step_ends_s``.
         n_slowed: so many of the first steps were slowed by perfkit; only the first one counts.
+        n_recorded: none of the steps after so many was recorded.
     """
     if not recorded_ms or not step_ends_s:
         return None
     like_s = statistics.median(recorded_ms) / 1e3
     limit_s = longest_alike_s(recorded_ms)
     times = [s.at_s for s in samples]
+    n_before = max(n_recorded, n_slowed, 1)
+    grows = growth(step_ends_s[n_before:], samples)
+    limits_s = [limit_s] * len(step_ends_s)
+    if grows is not None:
+        levels = levels_of([end - begin for begin, end in step_ends_s[n_before:]])
+        n_free = len(step_ends_s) - n_before
+        usual_s = [level_at(levels, i - n_before, n_free) for i in range(len(step_ends_s))]
+        limits_s = [limit_s * max(one / like_s, 1.0) for one in usual_s]
 
     def inside(spans: Sequence[tuple[float, float]]) -> list[Sample]:
         found: list[Sample] = []
@@ -201,33 +225,35 @@ def elsewhere(
     def stretch(when: str, spans: Sequence[tuple[float, float]], steps: Sequence[int]) -> Stretch:
         """``steps`` are the indices of the steps that the spans are; none where they are none."""
         excess_s = tuple(end - begin - (like_s if steps else 0.0) for begin, end in spans)
+        seen, n_all = _without_imports(inside(spans))
+        imports_s = sum(excess_s) * (1.0 - len(seen) / n_all) if n_all else 0.0
         found = Stretch(
             when,
-            sum(excess_s),
+            sum(excess_s) - imports_s,
             len(steps),
             excess_s=excess_s if steps else (),
             numbers=tuple(i + 1 for i in steps),
+            imports_s=imports_s,
         )
-        seen = inside(spans)
         # a slow step is an ordinary one, too: its lines are not what the rest of it went to
-        n_beyond = len(seen) * sum(excess_s) / sum(end - begin for begin, end in spans)
+        n_beyond = len(seen) * found.seconds / sum(end - begin for begin, end in spans)
         around = common_frame(seen, ordinary, n_beyond) if len(seen) >= _LEAST_SAMPLES else None
+        lines = _most_beyond(lines_of(seen), lines_of(ordinary), n_beyond)
         if around is not None and not around.is_everywhere:
             return replace(
                 found, place=around.place, source=around.source, share=around.share,
                 below=around.below,
+                inside=tuple(one for one in lines if one[0] != around.place),
             )  # fmt: skip
-        top, share = _most_beyond(lines_of(seen), lines_of(ordinary), n_beyond)
-        if top is None or top.n_samples < _LEAST_SAMPLES or share < _LEAST_SHARE:
+        if not lines:
             return found
-        return replace(found, place=top.place, source=top.source, share=share)
+        (place, source, share), *others = lines
+        return replace(found, place=place, source=source, share=share, inside=tuple(others))
 
-    ordinary = inside([(b, e) for b, e in step_ends_s[1:] if e - b <= limit_s][:_MOST_ORDINARY])
-    slow = [
-        i
-        for i, (begin, end) in enumerate(step_ends_s)
-        if end - begin > limit_s and (i == 0 or i >= n_slowed)
-    ]
+    is_slow = [e - b > limit for (b, e), limit in zip(step_ends_s, limits_s, strict=True)]
+    alike = [span for span, slow in zip(step_ends_s, is_slow, strict=True) if not slow]
+    ordinary = inside(alike[not is_slow[0] :][:_MOST_ORDINARY])  # the first one has the set-up
+    slow = [i for i, slow in enumerate(is_slow) if slow and (i == 0 or i >= n_slowed)]
     found = []
     if slow and slow[0] == 0:
         found.append(stretch("before the first step ended", [step_ends_s[0]], [0]))
@@ -239,10 +265,12 @@ def elsewhere(
     if ended_s - last_s > limit_s:
         found.append(stretch("after the last step", [(last_s, ended_s)], []))
     return Elsewhere(
-        region_s=ended_s - began_s if region_s is None else region_s,
+        region_s=(ended_s - began_s if region_s is None else region_s)
+        - sum(s.imports_s for s in found),
         n_steps=len(step_ends_s) if n_steps is None else n_steps,
         like_ms=like_s * 1e3,
         stretches=tuple(sorted(found, key=lambda s: -s.seconds)),
+        growth=grows,
     )
 
 
@@ -254,17 +282,32 @@ def longest_alike_s(recorded_ms: Sequence[float]) -> float:
     return max(_MEDIANS * like_s, _LONGEST * max(alike)) + _SLACK_S
 
 
+def _without_imports(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
+    """Those in which no line of the user's waits for an import, and how many there are of all."""
+    kept = [
+        sample
+        for sample in samples
+        if sample.key is None or not any(f.file.startswith(_IMPORTS) for f in sample.key.below)
+    ]
+    return kept, len(samples)
+
+
 def _most_beyond(
     seen: LineSamples, ordinary: LineSamples, n_beyond: float
-) -> tuple[Line | None, float]:
-    """The line seen most often beyond what an ordinary piece has of it, and its share of that."""
+) -> list[tuple[str, str, float]]:
+    """The lines seen most often beyond what an ordinary piece has of them: place, source, share."""
     usual = {(x.place, x.text): x.share for x in ordinary.by_line()}
     n_usual = seen.n_samples - n_beyond if usual else 0.0
+    whole = seen.n_samples - n_usual
     beyond = [
-        (x.n_samples - n_usual * usual.get((x.place, x.text), 0.0), x) for x in seen.by_line()
+        ((x.n_samples - n_usual * usual.get((x.place, x.text), 0.0)) / whole, x)
+        for x in seen.by_line()
+        if x.n_samples >= _LEAST_SAMPLES
     ]
-    n, top = max(beyond, key=lambda one: one[0], default=(0.0, None))
-    return top, n / (seen.n_samples - n_usual) if n > 0 else 0.0
+    beyond.sort(key=lambda one: -one[0])
+    return [
+        (x.place, x.source, share) for share, x in beyond[:_MOST_LINES] if share >= _LEAST_SHARE
+    ]
 
 
 def _by_weight(slow: Sequence[int], excess_s: Sequence[float]) -> list[list[int]]:

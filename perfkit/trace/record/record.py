@@ -1096,6 +1096,7 @@ class Recorder:
             region_s=max(self._ended_s - self._began_s - self._stop_inside_s, 0.0),
             last_s=self._step_began_s,
             n_slowed=self._n_slowed,
+            n_recorded=self._n_steps_until_stop,
         )
 
     def _doubts(self, trace: Trace) -> list[str]:

@@ -1,0 +1,179 @@
+"""What a few recorded steps do not show: steps that grow, and time outside of steps like them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from perfkit.advice.findings import Finding, amdahl, fact
+from perfkit.advice.line_kinds import (
+    BACKWARD,
+    GROWS,
+    LOGGING,
+    OTHER,
+    SLEEP,
+    WAITING,
+    LineKind,
+    kind_of_source,
+)
+from perfkit.base.machine.cpu_contention import CpuContention
+from perfkit.base.words import fmt_s, fmt_share
+from perfkit.trace.record.elsewhere import Elsewhere, Stretch
+from perfkit.trace.record.growth import Growth
+
+# A stretch that is smaller than this part of the whole is no finding.
+_LEAST_SHARE, _LEAST_S, _MOST_STRETCHES = 0.1, 0.05, 3
+# A phase that is so much of a stretch is what it is.
+_MOST_OF_IT = 0.5
+# Growth from this share of the steps' time on is told before anything else.
+_LARGE = 0.25
+# The head of a loop: what it takes is the wait for its data, which the steps have.
+_FETCHES = re.compile(r"^(async )?for\b.*:$")
+
+_EVALUATES = re.compile(r"eval|valid|\btest|accuracy|predict", re.IGNORECASE)
+_SAVES = re.compile(r"\bsave\w*\(|_save\(|checkpoint", re.IGNORECASE)
+
+# What to do, by what a stretch is.
+_EVALUATION = (
+    "with torch.inference_mode():  # nothing is kept for a backward pass:\n"
+    "    for x, y in loader:  # so larger batches fit\n        ...\n"
+    "# and less often, or on a part of the set while the training runs"
+)
+_CHECKPOINT = (
+    "# less often, and only what a restart needs; or in a thread alongside the next steps:\n"
+    "weights = {name: value.cpu().clone() for name, value in model.state_dict().items()}\n"
+    "writer.submit(torch.save, weights, path)  # writer = ThreadPoolExecutor(1)"
+)
+_DATA = (
+    "loader = DataLoader(..., num_workers=4, persistent_workers=True)\n"
+    "# what the data set builds or opens: once, and what can be kept in a file"
+)
+_SET_UP = (
+    "# every start does this again: keep what it makes in a file\n"
+    "if path.exists():\n    made = torch.load(path)\n"
+    "else:\n    made = make_it()\n    torch.save(made, path)"
+)
+_BY_PHASE = {"evaluation": _EVALUATION, "checkpoint": _CHECKPOINT, "data wait": _DATA}
+_PROFILE_IT = "with perfkit.profile() as p:  # that part by itself\n    ...\nprint(p)"
+
+# What to do about a line whose work grows.
+_CUT_THE_GRAPH = (
+    "# each backward pass goes back through the steps before it: cut the graph between them\n"
+    "state = state.detach()  # what one step hands on to the next\n"
+    "total += loss.item()  # what is only shown"
+)
+_KEEP_LESS = (
+    "# it goes through something that each step adds to: keep a running sum, or the last few\n"
+    "mean += (value - mean) / n\n"
+    "recent = collections.deque(maxlen=100)"
+)
+
+
+def of_the_program(elsewhere: Elsewhere | None) -> Elsewhere | None:
+    """Without waits for data in the head of a loop, which the steps have."""
+    if elsewhere is None:
+        return None
+    kept = (s for s in elsewhere.stretches if not (s.numbers and _FETCHES.search(s.source)))
+    return replace(elsewhere, stretches=tuple(kept))
+
+
+def steps_grow(growth: Growth | None, busy: CpuContention | None) -> tuple[Finding, ...]:
+    """That steps take longer and longer, where that is not the other programs' doing."""
+    if growth is None or (busy is not None and busy.spoils and growth.share <= busy.lost):
+        return ()
+    gain, formula = amdahl(growth.share)
+    below = (
+        (f"{fmt_share(growth.line_share)} of what late steps take more is below that line",)
+        if growth.place
+        else ()
+    )
+    kind = kind_of_source(growth.source)
+    goes_back = kind is BACKWARD or "backward" in growth.phase
+    known = kind in (GROWS, LOGGING, SLEEP, WAITING)
+    return (
+        fact(
+            "steps-grow",
+            growth.sentence(),
+            (
+                f"the median step of the first third, and of the last; beyond the first, steps "
+                f"took {fmt_s(growth.seconds)} more, {fmt_share(growth.share)} of their time",
+                *below,
+            ),
+            _CUT_THE_GRAPH if goes_back else kind.in_training if known else _KEEP_LESS,
+            line=f"{growth.place}: {growth.source}" if growth.place else None,
+            gain=(gain, f"for all steps, {formula}"),
+            changes="gradients end where a step begins" if goes_back else "",
+        ),
+    )
+
+
+def is_large(growth: Growth) -> bool:
+    """Whether it is what to say first of a run."""
+    return growth.share >= _LARGE
+
+
+def outside(elsewhere: Elsewhere | None, *, trains: bool) -> list[Finding]:
+    """A finding about each large part of the time outside the recorded steps."""
+    if elsewhere is None or not elsewhere.is_worth_a_word:
+        return []
+    # an evaluation now and then, and once more after the last step, is one thing
+    groups: dict[str, list[Stretch]] = {}
+    for stretch in elsewhere.stretches:
+        groups.setdefault(stretch.place or stretch.when, []).append(stretch)
+    least_s = max(_LEAST_SHARE * elsewhere.region_s, _LEAST_S)
+    large = [one for one in groups.values() if sum(s.seconds for s in one) >= least_s]
+    return [_of(one, elsewhere.region_s, trains=trains) for one in large[:_MOST_STRETCHES]]
+
+
+def _of(stretches: list[Stretch], region_s: float, *, trains: bool) -> Finding:
+    stretch, spent_s = stretches[0], sum(s.seconds for s in stretches)
+    when = " and ".join(s.when for s in stretches)
+    share = min(spent_s / region_s, 1.0)
+    gain, formula = amdahl(share)
+    phase = _phase_of(stretch)
+    lines = (stretch.source, *(source for _, source, _ in stretch.inside))
+    kinds = [kind for source in lines if (kind := kind_of_source(source)) not in (OTHER, BACKWARD)]
+    kind = kinds[0] if kinds else OTHER
+    title = f"{fmt_share(share)} of the time is spent {when}"
+    facts = [
+        f"{fmt_s(spent_s)} of {fmt_s(region_s)} {when}, not in steps like the recorded ones",
+        *(s.words() for s in stretches),
+    ]
+    if phase:
+        parts = ", ".join(f"{fmt_share(s)} {name}" for name, s in stretch.phases)
+        facts.append(f"by phase: {parts}")
+    facts += [
+        f"{fmt_share(part)} of it at {place}: {source}" for place, source, part in stretch.inside
+    ]
+    return Finding(
+        rule="outside-the-steps",
+        title=kind.title or (f"{title}: {phase}" if phase in _BY_PHASE else title),
+        evidence=tuple(facts),
+        what_to_do=_what_to_do(stretch, kind, phase, trains=trains),
+        gain_at_most=gain,
+        formula=f"for the code as a whole, {formula}",
+        line=f"{stretch.place}: {stretch.source}" if stretch.place else None,
+    )
+
+
+def _phase_of(stretch: Stretch) -> str:
+    name, share = next(iter(stretch.phases), ("", 0.0))
+    return name if share >= _MOST_OF_IT else ""
+
+
+def _what_to_do(stretch: Stretch, kind: LineKind, phase: str, *, trains: bool) -> str:
+    """A snippet for the line that is known to be slow, else for what the stretch is."""
+    if kind.title or kind in (SLEEP, WAITING):
+        return kind.what_to_do(trains=trains)
+    text = f"{stretch.source} {stretch.below} {stretch.place}"
+    if phase == "checkpoint" or _SAVES.search(text):
+        return _CHECKPOINT
+    if stretch.is_set_up:
+        return _SET_UP if stretch.place else _PROFILE_IT
+    if kind is not OTHER:
+        return kind.what_to_do(trains=trains)
+    if phase in _BY_PHASE:
+        return _BY_PHASE[phase]
+    if _EVALUATES.search(text):
+        return _EVALUATION
+    return OTHER.in_training if stretch.place else _PROFILE_IT

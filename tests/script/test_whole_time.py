@@ -1,0 +1,169 @@
+"""Steps that grow, evaluation, checkpoints and set-up of a run: each told with phase and line."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import perfkit
+from perfkit.advice.findings import Finding
+from perfkit.script.options import Options
+from perfkit.script.run_watch import RunWatch
+from perfkit.script.whole_run import WholeRun
+
+_STEPS = 48
+
+
+def _run(loop: Callable[[], object]) -> WholeRun:
+    watch = RunWatch("train.py", Options(steps=2, warmup=1))
+    watch.start()
+    try:
+        loop()
+    finally:
+        watch.stop()
+    return watch.result("finished")
+
+
+def _found(run: WholeRun, rule: str) -> list[Finding]:
+    assert run.profile is not None
+    return [f for f in run.profile.diagnosis.findings if f.rule == rule]
+
+
+class _Sleeps(torch.autograd.Function):
+    """Goes back through as much as it is told to."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(ctx.seconds)
+        return grad, None
+
+
+def _train(
+    n: int,
+    *,
+    back_s: Callable[[int], float] = lambda i: 0.0,
+    after: Callable[[int], object] = lambda i: None,
+    model: torch.nn.Module | None = None,
+) -> None:
+    net = model or torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for i in range(n):
+        loss = _Sleeps.apply(net(torch.randn(4, 8)).square().mean(), back_s(i))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        after(i)
+
+
+def test_steps_that_grow_come_first_with_phase_and_line() -> None:
+    run = _run(lambda: _train(_STEPS, back_s=lambda i: 0.001 * i))
+    (found,) = _found(run, "steps-grow")
+    assert run.profile is not None
+    assert run.profile.diagnosis.findings[0] is found
+    assert "in the backward pass, at test_whole_time.py:" in found.title
+    assert found.line is not None
+    assert "time.sleep(ctx.seconds)" in found.line
+    assert "detach()" in found.what_to_do
+    assert found.changes  # a gradient that is cut is another gradient
+    assert run.sentence.startswith("Steps grow: ")
+    total = sum(part.seconds for part in run.parts)
+    assert total == pytest.approx(run.wall_s, rel=0.02)
+    assert any("because steps grow" in part.what for part in run.parts)
+
+
+@pytest.mark.parametrize(
+    "back_s",
+    [
+        lambda i: 0.01,  # all alike
+        lambda i: 0.03 if i > _STEPS // 4 else 0.005,  # one jump
+        lambda i: 0.2 if i % 16 == 15 else 0.005,  # now and then
+    ],
+)
+def test_steps_that_do_not_grow_are_not_said_to(back_s: Callable[[int], float]) -> None:
+    run = _run(lambda: _train(_STEPS, back_s=back_s))
+    assert not _found(run, "steps-grow")
+    assert "Steps grow" not in run.sentence
+
+
+def test_a_profile_names_the_line_that_grows() -> None:
+    def looks_through(i: int) -> None:
+        time.sleep(0.001 * i)
+
+    with perfkit.profile(steps=2, warmup=1) as p:
+        _train(_STEPS, after=looks_through)
+    grown = [f for f in p.result.diagnosis.findings if f.rule == "steps-grow"]
+    assert grown
+    assert grown[0].line is not None
+    assert "time.sleep(0.001 * i)" in grown[0].line
+    assert p.result.diagnosis.headline.startswith("Steps grow: ")
+
+
+def _evaluates(model: torch.nn.Module) -> None:
+    model.eval()
+    with torch.no_grad():
+        for _ in range(4):
+            model(torch.randn(4, 8))
+            time.sleep(0.05)
+    model.train()
+
+
+def test_an_evaluation_is_told_by_phase_and_line_and_gets_its_own_remedy() -> None:
+    model = torch.nn.Linear(8, 2)
+    run = _run(lambda: _train(40, model=model, after=lambda i: i % 10 == 9 and _evaluates(model)))
+    found = _found(run, "outside-the-steps")
+    assert found
+    assert found[0].title.endswith(": evaluation")
+    assert any("evaluation" in said for said in found[0].evidence)
+    assert all("profile" not in f.what_to_do for f in found)
+
+
+def test_a_checkpoint_gets_its_own_remedy(tmp_path: Path) -> None:
+    model = torch.nn.Linear(8, 2)
+
+    def save(i: int) -> None:
+        if i % 10 == 9:
+            for n in range(300):
+                torch.save(model.state_dict(), tmp_path / f"{n}.pt")
+
+    run = _run(lambda: _train(40, model=model, after=save))
+    found = _found(run, "outside-the-steps")
+    assert found
+    assert found[0].line is not None
+    assert "torch.save(" in found[0].line
+    assert "writer.submit(torch.save" in found[0].what_to_do
+
+
+def test_set_up_is_told_with_its_line_and_imports_are_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What torch imports when an optimizer is made was the first finding of 14 reports of 23."""
+    _train(1)  # torch's own imports are over
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "slow_to_import.py").write_text("import time\ntime.sleep(0.6)\n")
+    monkeypatch.syspath_prepend(str(library))
+
+    def imports() -> None:
+        importlib.import_module("slow_to_import")
+        _train(12)
+
+    assert not _found(_run(imports), "outside-the-steps")
+
+    def builds() -> None:
+        time.sleep(0.6)
+        _train(12)
+
+    (found, *_) = _found(_run(builds), "outside-the-steps")
+    assert found.line is not None
+    assert "time.sleep(0.6)" in found.line
