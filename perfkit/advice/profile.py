@@ -58,6 +58,7 @@ class Profile(Shown):
         operators: sorted by self time.
         lines: of all steps like these, sorted by share of samples; empty for a trace from a file.
         worker_lines: the same of the DataLoader's workers, of the whole code.
+        process_lines: the same of other processes that the code starts.
         syncs: host-device syncs, sorted by cost.
         diagnosis: what bounds the step, and what to do.
         step: the profiled steps' lengths in ms (median, interval, n), without empty steps.
@@ -100,6 +101,7 @@ class Profile(Shown):
     compiles_in_steps: bool = False
     limit: Limit | None = None
     worker_lines: LineSamples = NO_LINES
+    process_lines: LineSamples = NO_LINES
     whole: Mapping[str, float] | None = None
 
     @property
@@ -161,8 +163,9 @@ class Profile(Shown):
                 for s in self.breakdown.steps
             ],
             "operators": [asdict(o) for o in self.operators],
-            "lines": [asdict(x) for x in self.lines.lines],
-            "worker_lines": [asdict(x) for x in self.worker_lines.lines],
+            "lines": self.lines.to_dict(),
+            "worker_lines": self.worker_lines.to_dict(),
+            "process_lines": self.process_lines.to_dict(),
             "syncs": [asdict(s) for s in self.syncs],
             "cost": None if self.cost is None else asdict(self.cost),
             "coverage": (
@@ -184,7 +187,7 @@ class Profile(Shown):
 
         Args:
             what: ``operators``, ``steps`` (host and device classes in µs), ``lines``,
-                ``worker_lines``, ``syncs`` or ``findings``.
+                ``worker_lines``, ``process_lines``, ``syncs`` or ``findings``.
 
         Raises:
             UsageError: there is no such table.
@@ -201,8 +204,9 @@ class Profile(Shown):
                 }
                 for s in self.breakdown.steps
             ],
-            "lines": lambda: [asdict(x) for x in self.lines.lines],
-            "worker_lines": lambda: [asdict(x) for x in self.worker_lines.lines],
+            "lines": self.lines.to_dict,
+            "worker_lines": self.worker_lines.to_dict,
+            "process_lines": self.process_lines.to_dict,
             "syncs": lambda: [asdict(s) for s in self.syncs],
             "findings": lambda: [f.to_dict() for f in self.diagnosis.findings],
         }
@@ -288,7 +292,9 @@ def explain(
         trace, lines, facts = recording, NO_LINES, Facts()
         cost, raw, doubts = None, b"", recording.warnings
         origin = _recorded(trace)
-    of_workers = recording.worker_lines if isinstance(recording, Recording) else NO_LINES
+    of_workers = of_processes = NO_LINES
+    if isinstance(recording, Recording):
+        of_workers, of_processes = recording.worker_lines, recording.process_lines
     outside = recording.elsewhere if isinstance(recording, Recording) else None
     busy = recording.busy if isinstance(recording, Recording) else None
     steps = find_steps(trace)
@@ -319,6 +325,7 @@ def explain(
         operators=case.operators,
         lines=lines,
         worker_lines=of_workers,
+        process_lines=of_processes,
         syncs=case.syncs,
         diagnosis=diagnose(
             case,

@@ -94,7 +94,6 @@ def _found(memory: int) -> dict[str, Any]:
         "native_id": 8 * of_thread.index(threading.get_native_id()),
         "frame": 8 * at_frame,
         "within": within,
-        "size": 8 * _WORDS_OF_FRAME,
         "code": 8 * at_code,
         "instruction": 8 * at_instruction,
         "previous": 8 * of_mine.index(callers),

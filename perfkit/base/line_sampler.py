@@ -2,9 +2,10 @@
 
 A helper process reads the frames (:mod:`perfkit.base.stack_reader`): it takes nothing of the
 interpreter's lock, so the thread is not disturbed, and a C call that holds the lock is seen where
-it runs. It sees the DataLoader's workers, too. Until it has begun, and where the system or the
-interpreter does not allow it (not Linux, no right to read, another layout), a thread in this
-process looks instead: that one is late where the lock is held, and sees no workers.
+it runs. It sees the processes that this one starts, too: a DataLoader's workers, say. Until it has
+begun, and where the system or the interpreter does not allow it (not Linux, no right to read,
+another layout), a thread in this process looks instead: that one is late where the lock is held,
+and sees no other process.
 """
 
 from __future__ import annotations
@@ -61,12 +62,13 @@ class Samples(NamedTuple):
 
     Attributes:
         thread: at the thread.
-        workers: at the main threads of the DataLoader's workers.
+        children: at the main threads of the Python processes that this one has started, and of
+            theirs.
         from_outside: whether a C call that holds the lock is seen where it runs.
     """
 
     thread: tuple[Look, ...] = ()
-    workers: tuple[Look, ...] = ()
+    children: tuple[Look, ...] = ()
     from_outside: bool = False
 
 
@@ -203,11 +205,11 @@ class LineSampler:
             column.frombytes(bytes.fromhex(answer[name]))
             columns.append(column)
         thread = list(self._inside)
-        workers: list[Look] = []
+        children: list[Look] = []
         for at_ns, who, stack in zip(*columns, strict=True):
-            (workers if who else thread).append(Look(at_ns / 1e9, stacks[stack]))
+            (children if who else thread).append(Look(at_ns / 1e9, stacks[stack]))
         thread.sort(key=lambda look: look.at_s)  # from here and from there
-        return Samples(tuple(thread), tuple(workers), from_outside=True)
+        return Samples(tuple(thread), tuple(children), from_outside=True)
 
 
 def _let_read(pid: int) -> None:

@@ -19,6 +19,7 @@ import json
 import os
 import random
 import select
+import struct
 import sys
 import time
 from array import array
@@ -27,10 +28,11 @@ TYPE_CHECKING = False  # of typing, which takes longer to load than the rest
 if TYPE_CHECKING:
     from typing import Any
 
-_WORKERS = "pt_data_worker"  # the name that torch gives them
-_LOOK_FOR_WORKERS_S = 0.1
+_LOOK_FOR_CHILDREN_S = 0.1
 _DEPTH = 2  # workers of a fork server are its children
+_MOST_MISSED = 20  # a process may run another program by now
 _MOST_LEVELS = 2_000
+_ALWAYS_ASKED = 6
 _TRIES = 4
 _WINDOW_BYTES = 4096  # frames lie one after the other: most come with the first read
 _THREAD_BYTES = 640
@@ -47,8 +49,7 @@ class Codes:
     """The code objects seen so far, in all processes."""
 
     def __init__(self) -> None:
-        self.known: dict[tuple[int, ...], int] = {}
-        self.told: list[tuple[str, str, int, bytes]] = []
+        self.told: dict[tuple[str, str, int, bytes], int] = {}
         self.frames: dict[tuple[int, int], int] = {}  # (code, instruction's offset)
         self.stacks: dict[tuple[int, ...], int] = {}
 
@@ -56,8 +57,9 @@ class Codes:
         """File, function and line of each frame."""
         of_code: dict[int, list[tuple[int, int, int | None]]] = {}
         found = []
+        told = list(self.told)
         for code, offset in self.frames:
-            file, function, first, table = self.told[code]
+            file, function, first, table = told[code]
             if code not in of_code:
                 blank = _blank.__code__.replace(co_firstlineno=first, co_linetable=table)
                 of_code[code] = list(blank.co_lines())
@@ -86,6 +88,13 @@ class Process:
         self._shift = _base(pid, layout["library"]) - layout["base"]
         self._code_type = layout["code_type"] + self._shift
         self._thread = 0
+        # words of a frame, after its address: which code, where in it, who called
+        words = [layout[name] // 8 for name in ("code", "instruction", "previous")]
+        self._words = [1 + word for word in words]
+        self._frame = struct.Struct(f"<{max(words) + 1}Q")
+        self._before: dict[tuple[int, ...], int] = {}  # the last look's frames
+        self._known: dict[tuple[int, ...], int] = {}  # what says which code it is → its number
+        self.n_missed = 0
 
     def close(self) -> None:
         os.close(self._file)
@@ -102,7 +111,9 @@ class Process:
                     raise
                 continue
             if found:
+                self.n_missed = 0
                 return self._codes.stacks.setdefault(found, len(self._codes.stacks))
+        self.n_missed += 1
         return None
 
     def _levels(self) -> list[int]:
@@ -111,28 +122,40 @@ class Process:
         frame = _word(thread, at["frame"])
         if at["within"] is not None:
             frame = _word(self._read(frame, 64), at["within"])
+        unpack, size = self._frame.unpack_from, self._frame.size
+        code_at, instruction_at, previous_at = self._words
+        reach = _WINDOW_BYTES - size
+        before, self._before = self._before, {}
         found: list[int] = []
         low, window = 0, b""
         while frame:
             start = frame - low
-            if not 0 <= start <= len(window) - at["size"]:
-                low, start, window = frame, 0, self._read(frame, at["size"])
+            if not 0 <= start <= len(window) - size:
+                low, start, window = frame, 0, self._read(frame, size)
                 try:
-                    reach = _WINDOW_BYTES - at["size"]
                     window = self._read(frame - reach, _WINDOW_BYTES)
                     low, start = frame - reach, reach
                 except (OSError, TornError):
                     pass  # it is the first on its page
-            code = _word(window, start + at["code"]) & ~7
-            offset = _word(window, start + at["instruction"]) - code - at["first"]
-            frame = _word(window, start + at["previous"])
-            index = self._code(code) if code else None
+            words = frame, *unpack(window, start)
+            # Outer functions go on: that these are the same need not be asked each time.
+            index = before.get(words) if len(found) >= _ALWAYS_ASKED else None
+            if index is None:
+                index = self._frame_index(words[code_at] & ~7, words[instruction_at])
             if index is not None:
-                key = index, max(offset, 0)
-                found.append(self._codes.frames.setdefault(key, len(self._codes.frames)))
+                self._before[words] = index
+                found.append(index)
             if len(found) > _MOST_LEVELS:
                 raise TornError
+            frame = words[previous_at]
         return found
+
+    def _frame_index(self, code: int, instruction: int) -> int | None:
+        index = self._code(code) if code else None
+        if index is None:
+            return None
+        key = index, max(instruction - code - self._at["first"], 0)
+        return self._codes.frames.setdefault(key, len(self._codes.frames))
 
     def _code(self, address: int) -> int | None:
         """The code object; None where a frame of the interpreter's own has something else."""
@@ -141,14 +164,13 @@ class Process:
         if _word(head, 8) != self._code_type:
             return None
         key = (
-            self.pid, address, _word(head, at["co_filename"]), _word(head, at["co_qualname"]),
+            address, _word(head, at["co_filename"]), _word(head, at["co_qualname"]),
             _word(head, at["co_linetable"]), _word(head, at["co_firstlineno"]) & 0xFFFFFFFF,
         )  # fmt: skip
-        index = self._codes.known.get(key)
+        index = self._known.get(key)
         if index is None:
-            told = self._text(key[2]), self._text(key[3]), key[5], self._bytes(key[4])
-            index = self._codes.known[key] = len(self._codes.told)
-            self._codes.told.append(told)
+            told = self._text(key[1]), self._text(key[2]), key[4], self._bytes(key[3])
+            index = self._known[key] = self._codes.told.setdefault(told, len(self._codes.told))
         return index
 
     def _text(self, address: int) -> str:
@@ -223,37 +245,29 @@ def _children(pid: int, depth: int) -> list[int]:
     return found
 
 
-def _is_worker(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/comm") as text:
-            return text.read().strip() == _WORKERS
-    except OSError:
-        return False
-
-
 class Looks:
-    """All looks at a process's thread, and at the main threads of its loader workers."""
+    """All looks at a process's thread, and at the main threads of its children."""
 
     def __init__(self, pid: int, native_id: int, layout: dict[str, Any], codes: Codes) -> None:
         self._layout = layout
         self._codes = codes
         self._main: Process | None = Process(pid, native_id, layout, codes)
         self._pid = pid
-        self._workers: dict[int, Process] = {}
-        self._not_workers: set[int] = set()
-        self._next_worker = 0
+        self._children: dict[int, Process] = {}
+        self._others: set[int] = {os.getpid()}  # no Python, or not to be read
+        self._next_child = 0
         self._at_ns, self._who, self._stacks = array("q"), array("q"), array("q")
         self._keep_every = 1
 
     def look(self) -> None:
-        """At the thread, and at one worker."""
+        """At the thread, and at one of the children."""
         if self._main is not None and not self._one(self._main):
             self._main = None
-        if self._workers:
-            self._next_worker = (self._next_worker + 1) % len(self._workers)
-            worker = list(self._workers.values())[self._next_worker]
-            if not self._one(worker):
-                self._workers.pop(worker.pid).close()
+        if self._children:
+            self._next_child = (self._next_child + 1) % len(self._children)
+            child = list(self._children.values())[self._next_child]
+            if not self._one(child) or child.n_missed > _MOST_MISSED:
+                self._children.pop(child.pid).close()
         if len(self._at_ns) > _MOST_SAMPLES:
             self._at_ns, self._who, self._stacks = (
                 seen[::2] for seen in (self._at_ns, self._who, self._stacks)
@@ -272,18 +286,16 @@ class Looks:
             self._stacks.append(stack)
         return True
 
-    def look_for_workers(self) -> None:
+    def look_for_children(self) -> None:
         children = set(_children(self._pid, _DEPTH))
-        for pid in self._workers.keys() - children:
-            self._workers.pop(pid).close()
-        self._not_workers &= children
-        for pid in children - self._workers.keys() - self._not_workers:
-            if not _is_worker(pid):
-                continue  # not yet: it gets its name a moment after its start
+        for pid in self._children.keys() - children:
+            self._children.pop(pid).close()
+        self._others &= children
+        for pid in children - self._children.keys() - self._others:
             try:
-                self._workers[pid] = Process(pid, pid, self._layout, self._codes)
+                self._children[pid] = Process(pid, pid, self._layout, self._codes)
             except OSError:
-                self._not_workers.add(pid)
+                self._others.add(pid)
 
     @property
     def slower(self) -> int:
@@ -317,7 +329,7 @@ def main() -> None:
     looks = Looks(order["pid"], order["native_id"], order["layout"], codes)
     every_s = 1.0 / order["per_s"]
     parent = os.getppid()
-    next_s = workers_s = time.perf_counter()
+    next_s = children_s = time.perf_counter()
     while os.getppid() == parent:
         # at irregular times: a loop of the same pace would always be seen at the same place
         next_s += every_s * looks.slower * random.uniform(0.5, 1.5)
@@ -330,9 +342,9 @@ def main() -> None:
                 _answer(looks.take())
             return
         looks.look()
-        if next_s >= workers_s:
-            looks.look_for_workers()
-            workers_s = next_s + _LOOK_FOR_WORKERS_S
+        if next_s >= children_s:
+            looks.look_for_children()
+            children_s = next_s + _LOOK_FOR_CHILDREN_S
 
 
 if __name__ == "__main__":

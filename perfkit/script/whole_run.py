@@ -28,6 +28,7 @@ from perfkit.script.options import Options
 from perfkit.synclint.find import SyncLines
 from perfkit.trace.record.coverage import Coverage
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
+from perfkit.trace.record.lines import NO_LINES, LineSamples
 from perfkit.trace.record.record import Recording
 
 # A step beyond so many times the usual one holds something else; see trace/record/elsewhere.py.
@@ -93,6 +94,10 @@ class WholeRun(Shown):
         uses_loader: whether batches came from a DataLoader; if not, ``steps`` knows no data wait.
         findings: what the run's objects have shown.
         profile: a few recorded steps, explained; None where none was recorded.
+        lines: samples of source lines, where nothing was recorded: of the usual steps, or of the
+            whole run where it has none.
+        worker_lines, process_lines: the same of the DataLoader's workers, and of other processes
+            that it started.
         memory: account of the first steps' memory; None unless asked for.
         syncs: lines that would make a GPU wait, predicted from two steps; None unless asked for.
         rank: of this process in a job of several; None for one.
@@ -115,6 +120,9 @@ class WholeRun(Shown):
     rank: int | None
     warnings: tuple[str, ...]
     provenance: Provenance
+    lines: LineSamples = NO_LINES
+    worker_lines: LineSamples = NO_LINES
+    process_lines: LineSamples = NO_LINES
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the recorded events, as plain JSON types; times in s unless named _ms."""
@@ -202,7 +210,18 @@ def whole_run(
         rank=rank,
         warnings=tuple(warnings),
         provenance=profile.provenance if profile is not None else stamp("measured here"),
+        **({} if profile is not None or seen is None else _sampled(seen)),
     )
+
+
+def _sampled(seen: TorchWatch) -> dict[str, LineSamples]:
+    """The lines that a profile would have."""
+    recorder = seen.recorder
+    return {
+        "lines": recorder.lines,
+        "worker_lines": recorder.worker_lines,
+        "process_lines": recorder.process_lines,
+    }
 
 
 def _profile(seen: TorchWatch, ended: str) -> tuple[Profile | None, str]:
@@ -436,7 +455,8 @@ def _parts(
     if not spans:
         thread = " in its main thread" if seen.recorder.n_foreign_steps else ""
         what = f"the program, without a step{thread}"
-        return (*found, Part(what, times.ended_s - times.torch_s))
+        ran = seen.recorder.line_between(times.torch_s, times.ended_s)
+        return (*found, Part(what, times.ended_s - times.torch_s, ran))
     like_s = (
         outside.like_ms / 1e3
         if outside is not None
@@ -468,10 +488,11 @@ def _parts(
     usual_s = first_step_s + later_s - slow_s - slowed_s - grown_s
     if outside is not None:  # the recorded ones took longer: they were recorded
         what += f" (mean {fmt_ms(1e3 * usual_s / seen.meter.n)})"
-    set_up = where.get((1,))
-    after = next((s for s in where.values() if not s.numbers), None)
+    between = seen.recorder.line_between
+    set_up = _place(where.get((1,))) or between(times.torch_s, spans[0][1] - first_step_s)
+    after = next((_place(s) for s in where.values() if not s.numbers), "")
     found += [
-        Part("set-up, until the first step began", first_s - first_step_s, _place(set_up)),
+        Part("set-up, until the first step began", first_s - first_step_s, set_up),
         Part(f"{fmt_count(seen.meter.n)} {what if seen.meter.n > 1 else what_of_one}", usual_s),
     ]
     if slow:
@@ -486,9 +507,10 @@ def _parts(
         # what the script itself did there is in it, too: an evaluation before the first epoch …
         flags = " and ".join(f"--{x}" for x in ("memory", "synclint") if getattr(options, x))
         what = f"beyond that, in steps 2 to {n_slowed} (slower with {flags})"
-        where_slowed = seen.recorder.line_between(spans[0][1], spans[n_slowed - 1][1])
+        where_slowed = between(spans[0][1], spans[n_slowed - 1][1])
         found.append(Part(what, slowed_s, where_slowed))
-    found.append(Part("after the last step", times.ended_s - last_s, _place(after)))
+    after = after or between(last_s, times.ended_s)
+    found.append(Part("after the last step", times.ended_s - last_s, after))
     own_s = wall_s - sum(part.seconds for part in found)
     found.append(Part("perfkit itself, between steps", max(own_s, 0.0)))
     return tuple(p for p in found if p.seconds > _LEAST_SHARE * wall_s)

@@ -94,12 +94,7 @@ def _profile(p: Profile) -> Document:
             *(() if p.compiled is None else compile_tables(p.compiled)),
             _operators_table(p.operators, len(p.breakdown.steps)),
             *_fall_tables(p),
-            _lines_table(p.lines),
-            *(
-                (_lines_table(p.worker_lines, "Lines of the DataLoader's workers"),)
-                if p.worker_lines.lines
-                else ()
-            ),
+            *line_tables(p.lines, p.worker_lines, p.process_lines),
             _syncs_table(p.syncs),
             *(() if p.is_piece else _steps_tables(p.breakdown)),
         ),
@@ -306,7 +301,7 @@ def _operators_table(operators: Sequence[Operator], n_steps: int) -> Table:
     )
 
 
-def _lines_table(lines: LineSamples, title: str = "Top source lines") -> Table:
+def _lines_table(lines: LineSamples, title: str) -> Table:
     """The source lines most often seen; below a framework, the package's own."""
     shown = lines.by_line()[:_TOP_LINES]
     rows = []
@@ -317,7 +312,7 @@ def _lines_table(lines: LineSamples, title: str = "Top source lines") -> Table:
         if line.mostly:
             code += f"  ({fmt_share(line.mostly_share)} in {line.mostly})"
         where = line.inner if line.is_inside else line.where
-        within = "–".join(fmt_share(x) for x in line.interval)
+        within = "–".join(f"{100 * x:.0f}" for x in line.interval) + " %"
         rows.append((where, fmt_share(line.share), within, fmt_count(line.n_samples), code))
     below = dict.fromkeys(line.where for line in shown if line.is_inside)
     note = f"{plural(lines.n_samples, 'sample')}, {lines.samples_per_s:g} a second"
@@ -334,8 +329,16 @@ def _lines_table(lines: LineSamples, title: str = "Top source lines") -> Table:
     )
 
 
-def _worker_tables(lines: LineSamples) -> tuple[Table, ...]:
-    return (_lines_table(lines, "Lines of the DataLoader's workers"),) if lines.lines else ()
+def line_tables(
+    lines: LineSamples, of_workers: LineSamples, of_processes: LineSamples
+) -> tuple[Table, ...]:
+    """The lines of the code, of its DataLoader's workers, of other processes."""
+    found = (
+        (lines, "Top source lines"),
+        (of_workers, "Lines of the DataLoader's workers"),
+        (of_processes, "Lines of other processes that it started"),
+    )
+    return tuple(_lines_table(some, title) for some, title in found if some.lines)
 
 
 def _syncs_table(syncs: Sequence[Sync]) -> Table:

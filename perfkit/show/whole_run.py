@@ -9,6 +9,7 @@ from perfkit.measure.verdict import RunSummary, growing
 from perfkit.script.whole_run import WholeRun
 from perfkit.show import memory, profile, synclint  # noqa: F401 - their documents are parts of this
 from perfkit.show.document import Document, Table, document_for, registered
+from perfkit.show.profile import line_tables
 from perfkit.show.timing import phase_lines
 
 
@@ -17,13 +18,14 @@ def _run(run: WholeRun) -> Document:
     said = registered(run.profile) or Document(
         "run", run.sentence, findings=tuple(map(profile.shown_finding, run.findings))
     )
+    lines = line_tables(run.lines, run.worker_lines, run.process_lines)
     return replace(
         said,
         name="run",
         sentence=run.sentence,
         lines=(_how_it_ran(run), *_phases(run), *said.lines),
         warnings=tuple(dict.fromkeys((*run.warnings, *said.warnings))),
-        tables=(_parts(run), *said.tables),
+        tables=(_parts(run), *lines, *said.tables),
         sections=tuple(filter(None, map(registered, (run.memory, run.syncs)))),
         foot=said.foot or (run.provenance.sentence(),),
         kind="run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 import time
@@ -98,22 +99,24 @@ def test_lines_are_those_of_the_code_that_runs() -> None:
     assert (code.co_filename, code.co_qualname, code.co_firstlineno + 3) in seen
 
 
-class _Slow(torch.utils.data.Dataset[torch.Tensor]):
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.tensor(sorted(WORDS)[0] == "0")
+def _child(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:  # no torch: a forked process lacks the threads it computes in
+        _holds_the_lock()
 
 
 @pytest.mark.skipif(frame_layout() is None, reason="frames cannot be read from outside here")
 @pytest.mark.parametrize("context", ["fork", "spawn"])
-def test_workers_are_seen_too(context: str) -> None:
-    loader = torch.utils.data.DataLoader(_Slow(), num_workers=2, multiprocessing_context=context)
-    samples = _sampled(lambda: list(loader))
-    functions = {frame.function for look in samples.workers for frame in look.stack}
-    assert "_Slow.__getitem__" in functions
-    assert "_Slow.__getitem__" not in {f.function for x in samples.thread for f in x.stack}
+def test_processes_that_it_starts_are_seen_too(context: str) -> None:
+    def work() -> None:
+        process = multiprocessing.get_context(context).Process(target=_child, args=(1.0,))
+        process.start()
+        process.join()
+
+    samples = _sampled(work)
+    functions = {frame.function for look in samples.children for frame in look.stack}
+    assert "_holds_the_lock" in functions
+    assert "_holds_the_lock" not in {f.function for x in samples.thread for f in x.stack}
 
 
 @pytest.mark.parametrize("why", ["no layout", "no reader", "another stack"])
@@ -125,7 +128,7 @@ def test_where_it_cannot_be_read_from_outside_a_thread_looks(
     elif why == "no reader":
         monkeypatch.setattr(line_sampler, "_READER", "/no/such/file.py")
     elif layout := frame_layout():
-        wrong = {**layout, "previous": layout["size"] - 8}
+        wrong = {**layout, "previous": 13 * 8}
         monkeypatch.setattr(line_sampler, "frame_layout", lambda: wrong)
     samples = _sampled(lambda: time.sleep(0.4))
     assert not samples.from_outside

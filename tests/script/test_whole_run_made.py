@@ -21,6 +21,7 @@ from perfkit.script.whole_run import (
     _steps,
     whole_run,
 )
+from perfkit.trace.record.lines import NO_LINES
 
 
 def seen(
@@ -38,6 +39,7 @@ def seen(
     recorder = SimpleNamespace(
         step_times_s=spans, last_step_s=spans[-1][1], n_foreign_steps=0, steps=4,
         line_between=lambda begin, end: "train.py:7",
+        lines=NO_LINES, worker_lines=NO_LINES, process_lines=NO_LINES,
     )  # fmt: skip
     return SimpleNamespace(recorder=recorder, **(usual | known))
 

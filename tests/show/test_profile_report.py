@@ -248,7 +248,7 @@ def test_below_a_framework_the_packages_lines_are_named_in_a_table_that_fits() -
     own = Line("b.py", 9, "cell [2], line 9", "g", "time.sleep(1)", 5, 5 / 30, False, "torch")
     lines = LineSamples((inside(1909, 15), inside(2164, 10), own), 30)
     assert [x.n_samples for x in lines.by_line()] == [15, 10, 5]
-    found = _lines_table(lines)
+    found = _lines_table(lines, "Top source lines")
     assert [row[0] for row in found.rows] == [
         "transformers/trainer.py:1909",
         "transformers/trainer.py:2164",

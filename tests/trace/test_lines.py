@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import multiprocessing.queues
 import time
 from collections.abc import Callable
 
@@ -15,6 +16,7 @@ from perfkit.trace.record.lines import (
     NO_LINES,
     Line,
     LineSamples,
+    child_lines,
     lines_of,
     samples_of,
     user_line,
@@ -76,6 +78,36 @@ def test_lines_inside_the_loader_are_told_apart() -> None:
     assert top.text.endswith("# LOADING")
 
 
+def test_lines_of_workers_and_of_other_processes_are_told_apart() -> None:
+    """Of a forked one, what the process runs that it was forked from is not its own."""
+    main = Frame("<ipython-input-1-x>", "<module>", 9)
+    starts = (
+        Frame(multiprocessing.process.__file__, "BaseProcess._bootstrap", 9),
+        Frame(multiprocessing.context.__file__, "ForkProcess._Popen", 9),
+        main,
+    )
+    utils = "/x/site-packages/torch/utils/data/_utils/{}.py".format
+    worker = (Frame(utils("worker"), "_worker_loop", 9), *starts)
+    fetch = (Frame(utils("fetch"), "_MapDatasetFetcher.fetch", 9), *worker)
+    item = Frame("<ipython-input-1-x>", "Data.__getitem__", 5)
+    library = Frame("/x/site-packages/datasets/arrow.py", "Dataset.__getitem__", 7)
+    collate = Frame(utils("collate"), "default_collate", 8)
+    waits = Frame(multiprocessing.queues.__file__, "Queue.get", 9)
+    rank = Frame("<ipython-input-1-x>", "train", 3)
+    stacks = [
+        *[(item, *fetch)] * 4, *[(library, *fetch)] * 3, *[(collate, *fetch)] * 2, (waits, *worker),
+        (rank, *starts), starts,
+    ]  # fmt: skip
+    workers, others = child_lines([Look(0.0, stack) for stack in stacks])
+    assert [(x.where, x.n_samples) for x in workers.lines] == [
+        ("cell [1], line 5", 4),
+        ("datasets/arrow.py:7", 3),
+        ("collate.py:8", 2),
+    ]
+    assert workers.n_samples == 10
+    assert [(x.where, x.share) for x in others.lines] == [("cell [1], line 3", 1.0)]
+
+
 def test_cells_are_named_by_their_number() -> None:
     source = "import time\nend = time.monotonic() + 0.2\nwhile time.monotonic() < end: pass\n"
     name = "<ipython-input-7-0123456789ab>"
@@ -125,7 +157,7 @@ def test_the_librarys_function_below_the_line_is_named_where_it_says_more(
     torch_file = "/x/site-packages/torch/{}.py".format
     relu, backward = (Frame("<ipython-input-1-x>", "f", n) for n in texts)
     formats = (
-        Frame("/usr/lib/python3/linecache.py", "checkcache", 9),
+        Frame(linecache.__file__, "checkcache", 9),
         Frame(torch_file("fx/traceback"), "format_stack", 9),
         Frame(torch_file("nn/functional"), "relu", 9),
         Frame(torch_file("nn/modules/module"), "Module._call_impl", 9),

@@ -150,7 +150,7 @@ def _counted(line: Line) -> str:
     """A line's share with its interval."""
     low, high = line.interval
     part = f", mostly in {line.mostly}," if line.mostly else ""
-    return f"{fmt_share(line.share)} ({fmt_share(low)}–{fmt_share(high)}){part}"
+    return f"{fmt_share(line.share)} ({100 * low:.0f}–{100 * high:.0f} %){part}"
 
 
 def _how_many(workers: int, cores: int | None) -> str:

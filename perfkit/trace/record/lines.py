@@ -19,7 +19,7 @@ import re
 import sysconfig
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +50,9 @@ _EVERYWHERE = 0.9
 _MOSTLY = 0.5
 # Wrappers say nothing about what runs inside of them.
 _SAYS_NOTHING = re.compile(r"^(_?wrap(ped|per)?(_.*)?|inner|_fn|decorate_.*|_?call_.*|__call__)$")
-_PASSES_ON = re.compile(r"^(__\w+__|_wrapped_call_impl|_engine_run_backward|<\w+>)$")
+_PASSES_ON = re.compile(
+    r"^(__\w+__|_wrapped_call_impl|_engine_run_backward|_use_grad|profile_hook_step|<\w+>)$"
+)
 _TORCH = re.compile(r"[/\\]torch[/\\]")
 _Z95 = 1.96
 
@@ -164,6 +166,10 @@ class LineSamples:
             )
         return tuple(sorted(merged.values(), key=lambda x: -x.n_samples))
 
+    def to_dict(self) -> list[dict[str, object]]:
+        """The lines as plain JSON types."""
+        return [{**asdict(x), "interval": x.interval} for x in self.lines]
+
     def chosen(self, keep: Sequence[bool]) -> LineSamples:
         """These samples alone, their shares being of them; ``keep`` goes with ``taken``."""
         taken = tuple(t for t, kept in zip(self.taken, keep, strict=True) if kept)
@@ -258,30 +264,42 @@ def lines_of(
     return LineSamples(tuple(merged[x] for x in order), n, SAMPLES_PER_S, warnings, taken)
 
 
-def worker_lines(looks: Sequence[Look]) -> LineSamples:
-    """What the DataLoader's workers do, as shares of their time; they also wait to be asked.
+def child_lines(looks: Sequence[Look]) -> tuple[LineSamples, LineSamples]:
+    """What a DataLoader's workers do, and what other processes do, as shares of their time.
 
-    The innermost line of user code counts, and of a library's data set the innermost of its own.
+    Of a worker the innermost line of user code counts, and of a library's data set the innermost of
+    its own. Some of the time they wait to be asked. Of others only user code counts.
     """
     keys = {id(look.stack): look.stack for look in looks}
-    told = {key: _worker_line(stack) for key, stack in keys.items()}
-    return lines_of([Sample(look.at_s, told[id(look.stack)]) for look in looks])
+    told = {key: _child_line(stack) for key, stack in keys.items()}
+    workers: list[Sample] = []
+    others: list[Sample] = []
+    for look in looks:
+        is_worker, key = told[id(look.stack)]
+        if is_worker:
+            workers.append(Sample(look.at_s, key))
+        elif key is not None:  # multiprocessing has processes of its own
+            others.append(Sample(look.at_s, key))
+    return lines_of(workers), lines_of(others)
 
 
-def _worker_line(stack: Stack) -> _Key | None:
-    ends = [n for n, frame in enumerate(stack) if frame.function == "_worker_loop"]
-    if not ends:  # it starts or ends
-        return None
+def _child_line(stack: Stack) -> tuple[bool, _Key | None]:
+    """Whether a worker loads there, and the line."""
+    starts = [n for n, frame in enumerate(stack) if frame.function.endswith("Process._bootstrap")]
     # what is further out is of the process that it was forked from
-    inside = stack[: ends[0]]
+    inside = stack[: starts[0]] if starts else stack
+    loops = [n for n, frame in enumerate(inside) if frame.function == "_worker_loop"]
+    if not loops:
+        return False, user_line(inside)
+    inside = inside[: loops[0]]
     key = user_line(inside)
     if key is not None or not any(f.function.endswith("Fetcher.fetch") for f in inside):
-        return key
+        return True, key
     says = [n for n, frame in enumerate(inside) if tells_something(frame.file)]
     collates = [n for n, frame in enumerate(inside) if "collate" in frame.function]
     at = next(iter(says or collates[-1:] or [len(inside) - 1]))
     called = f"{_module(stack[0].file)}.{stack[0].function.rpartition('.')[2]}"
-    return _Key(inside[at], called=called, chain=inside[at : at + 1], below=inside[:at])
+    return True, _Key(inside[at], called=called, chain=inside[at : at + 1], below=inside[:at])
 
 
 def wilson(n: int, n_of: int) -> tuple[float, float]:
@@ -433,7 +451,7 @@ def _mostly(counts: Counter[_Key]) -> dict[Frame, tuple[str, float]]:
 def _says_more(file: str, function: str, text: str) -> bool:
     """Whether a library's function is not what the line itself says that it calls."""
     name = function.rpartition(".")[2]
-    if _whose(file, function) == _STOP or file.startswith("<") or _PASSES_ON.match(name):
+    if not package_path(file) or _whose(file, function) == _STOP or _PASSES_ON.match(name):
         return False
     return not _SAYS_NOTHING.match(name) and not re.search(rf"\b{re.escape(name)}\b", text)
 

@@ -48,7 +48,7 @@ from perfkit.base.device import here, in_use, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.heap import give_back
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.line_sampler import LineSampler, Look, frames_of
+from perfkit.base.line_sampler import LineSampler, frames_of
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
 from perfkit.base.machine.dataloader_stats import DataLoaderSampler
@@ -67,12 +67,13 @@ from perfkit.trace.record.deadline import Deadline
 from perfkit.trace.record.elsewhere import Elsewhere, elsewhere, longest_alike_s
 from perfkit.trace.record.facts import Facts, OptimizerFacts, optimizer_facts
 from perfkit.trace.record.lines import (
+    NO_LINES,
     LineSamples,
     Sample,
+    child_lines,
     lines_of,
     samples_of,
     user_line,
-    worker_lines,
 )
 from perfkit.trace.record.lists import with_lists
 from perfkit.trace.record.pauses import GcPauses
@@ -146,6 +147,7 @@ class Recording:
         lines: samples of source lines, of steps like the recorded ones, recorded or not; of the
             whole region where it has none.
         worker_lines: the same of the DataLoader's workers, of the whole region.
+        process_lines: the same of other processes that the region starts.
         facts: what the trace does not say.
         raw: the trace as torch wrote it, JSON.
         coverage: what part of the region the figures are of.
@@ -165,6 +167,7 @@ class Recording:
     cost: Cost
     lines: LineSamples
     worker_lines: LineSamples
+    process_lines: LineSamples
     facts: Facts
     raw: bytes
     coverage: Coverage
@@ -324,7 +327,7 @@ class Recorder:
         self._began_in_pass = False
         self._sampler: LineSampler | None = None
         self._samples: tuple[Sample, ...] = ()
-        self._worker_looks: tuple[Look, ...] = ()
+        self.worker_lines = self.process_lines = NO_LINES
         self._frameworks: frozenset[tuple[str, int]] = frozenset()
         self._deadline: Deadline | None = None
         self._gc: GcPauses | None = None
@@ -793,7 +796,8 @@ class Recorder:
         sampler = self._sampler
         if sampler is not None and not self._samples:
             found = sampler.stop()
-            self._samples, self._worker_looks = samples_of(found.thread), found.workers
+            self._samples = samples_of(found.thread)
+            self.worker_lines, self.process_lines = child_lines(found.children)
 
     def _lines_in(self, spans: Sequence[tuple[float, float]]) -> LineSamples:
         """What ran in these spans, which are in order of time."""
@@ -805,12 +809,15 @@ class Recorder:
                 inside.append(sample)
         return lines_of(inside, self._frameworks)
 
-    def _lines(self) -> LineSamples:
-        """Of all steps like the recorded ones; of the region, where none was recorded."""
-        if not self._profiled_ms:
+    @property
+    def lines(self) -> LineSamples:
+        """Of all steps like the recorded ones, or the usual ones; without steps of the region."""
+        later = self._step_times[1:]
+        if not (self._profiled_ms or (self._late and later)):
             return self._lines_in([(self._began_s, self._ended_s)])
-        limit_s = longest_alike_s(self._profiled_ms)
-        return self._lines_in([(b, e) for b, e in self._step_times[1:] if e - b <= limit_s])
+        alike_ms = self._profiled_ms or [statistics.median((e - b) * 1e3 for b, e in later)]
+        limit_s = longest_alike_s(alike_ms)
+        return self._lines_in([(b, e) for b, e in later if e - b <= limit_s])
 
     def _started_late(self) -> bool:
         """Start the profiler in the middle of the region; False where one runs already."""
@@ -1070,8 +1077,9 @@ class Recorder:
                 slowdown_interval=ratio_interval(*told),
                 stays_attached=trace.has_device and stays_attached(),
             ),
-            lines=_in_trace_time(self._lines(), trace, self._marks),
-            worker_lines=worker_lines(self._worker_looks),
+            lines=_in_trace_time(self.lines, trace, self._marks),
+            worker_lines=self.worker_lines,
+            process_lines=self.process_lines,
             facts=self._facts(),
             raw=raw,
             coverage=self._coverage(),
