@@ -27,15 +27,12 @@ def evaluation_note(
     evaluated: Sequence[float],
     whole: Sequence[float],
     shown: Breakdown,
-    *,
-    is_guess: bool = False,
 ) -> str:
     """That so much of the recorded steps' time is evaluation; empty where it is little.
 
     Args:
         evaluated, whole: the time of each recorded step that was evaluation, and all of it.
         shown: the recorded steps. Those of another kind are told on their own, and not here.
-        is_guess: it may be a policy that plays, too.
     """
     chosen: Sequence[int] = range(len(whole))
     of = "the recorded steps"
@@ -45,14 +42,9 @@ def evaluation_note(
     if some < _LEAST_SHARE * all_of_it or not some:
         return ""
     share = fmt_share(some / all_of_it)
-    what = (
-        f"forward passes in evaluation mode, with what runs between them, are {share} of {of}"
-        if is_guess
-        else f"evaluation is {share} of {of}"
-    )
     return (
-        f"{what}; their picture counts it as forward, data wait or other, because a trace cannot "
-        "tell it apart"
+        f"evaluation (or a policy that plays) is {share} of {of}; their picture counts it as "
+        "forward, data wait or other, because a trace cannot tell it apart"
     )
 
 
@@ -111,5 +103,4 @@ class EvaluationWatch:
             [ns[_EVALUATION] for ns in steps],
             [sum(ns) for ns in steps],
             shown,
-            is_guess=self._phases.guesses_evaluation,
         )

@@ -3,73 +3,58 @@
 No profiler: torch's own hooks say when the outermost module, a backward pass, an optimizer and a
 DataLoader begin and end, and what is between them is ``other`` (the loss, copies, metrics,
 logging). The hook for modules is taken away while one runs, so that its cost does not grow with the
-model. ``tests/bench/phases_cost.py`` measures the cost: on a 2.5 GHz machine whose two cores were
-busy, the hooks of a step took 0.08 to 0.13 ms after other work (medians of three runs).
+model (``tests/bench/phases_cost.py`` measures it).
 
 Times are the thread's own, of the host. On a GPU the work of a phase is only queued in it, and the
 phase that waits for the device gets the time of what it waits for.
 
-A forward pass without gradients, or in evaluation mode, is *evaluation* if a batch is fetched after
-it before any training, if one module has several in evaluation mode, or if it is both, of a module
-that trains, and no batch has come since that trained. If such a pass in evaluation mode leaves
-gradients on, it is one (a guess) where the module trains again before anything goes back. Without a
-loader it is none if its input is less than half of what the step trains with: a policy that plays,
-a few samples at a time. Otherwise it belongs to its step (a frozen teacher, labels that a model
-makes for its own training, an episode played without gradients), and is forward; so does all
-between a training forward pass and its backward pass (a network that is the loss), and what a model
-in training mode computes of one batch before the next of the same loader, whose batches it trains
-with (features of several batches for one loss). A frozen network (none of its parameters requires a
-gradient) that has never trained is a part of the step however often it is called, unless a batch is
-fetched after it. What modules compute in the fetch of a batch (transforms) is data wait.
+A forward pass without gradients, or of a module in evaluation mode, is a *look*. It is evaluation
+if a batch is fetched after it before anything trains, or if its module is in evaluation mode and
+has trained, and no batch has come since. Otherwise it belongs to its step and is forward: a frozen
+teacher, labels that a model makes for its own training, an episode that is played. So is what runs
+between a training forward pass and its backward pass (a network that is the loss). What modules
+compute in the fetch of a batch (transforms) is data wait.
 """
 
 from __future__ import annotations
 
-import math
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from threading import get_ident
 from typing import Any
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.stand_in import CallEnd
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.words import fmt_count
 
 #: The names, in the order of :meth:`Phases.take`.
 PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "checkpoint", "other")
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _EVALUATION, _CHECKPOINT, _OTHER = range(len(PHASES))
-# A forward pass that may be evaluation, and what follows it; see _settle.
+# A look, and what follows it, until it is known what they were; see _settle.
 _LOOK, _AFTER_LOOK = len(PHASES), len(PHASES) + 1
 _N = len(PHASES) + 2
 # In these a module's forward pass is a part of something else …
 _INSIDE = frozenset((_FORWARD, _BACKWARD, _LOOK, _EVALUATION))
 # … a fetch of a batch …
 _NO_FETCH = frozenset((_DATA, _EVALUATION, _LOOK))
-# … and a backward pass.
+# … a backward pass, an optimizer, and a checkpoint.
 _NO_BACKWARD = frozenset((_BACKWARD, _EVALUATION))
+_NO_OPTIMIZER = frozenset((_EVALUATION,))
+_NO_SAVE = frozenset((_CHECKPOINT,))
 _ZEROS = (0,) * len(PHASES)
-# The source of batches that :meth:`Phases.fetch_begins` tells of.
-_THE_LOOPS = object()
-# A step that calls so many modules from outside of a module makes telling them apart too dear, if
-# what that costs is more than this share of the step. 80 µs a call is the upper end of what
-# tests/bench/phases_cost.py saw ("one module, after other work") on a 2.5 GHz machine whose two
-# cores were busy: median 33 and 43 µs in two runs, 13 to 77 µs in 95 % of the blocks.
+# So many modules that are called from outside of a module between two updates make telling them
+# apart too dear, if what that costs is more than this share of the step. 80 µs a call is the upper
+# end of what tests/bench/phases_cost.py saw ("one module, after other work") on a 2.5 GHz machine
+# whose two cores were busy: median 33 and 43 µs in two runs, 13 to 77 µs in 95 % of the blocks.
 _MOST_CALLS = 40
 _CALL_NS = 80_000
 _MOST_COST = 0.02
 # Modules that are remembered when those that are gone are forgotten.
 _FORGET_EVERY = 1000
-# More looks of one module than this in evaluation mode before training goes on are an evaluation,
-# also without a DataLoader. Those of several modules may be a frozen part of the step, and those in
-# training mode the episodes of reinforcement learning.
-_MOST_LOOKS = 3
-# … unless what the step trains with is more than so many times their input.
-_SMALL = 2
 
 
 class Phases:
@@ -94,38 +79,27 @@ class Phases:
         self._since = 0
         self._waited = 0  # for data, since the last forward pass
         self._look_waited = 0  # of it, before looks that are not settled
-        self._n_looks = 0
-        # modules by id, which may go to another one when they are gone
-        self._trained: dict[int, weakref.ref[Any]] = {}  # a loss may be a module, too
-        # looks of it that were in evaluation mode
-        self._evaluated: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._n_evaluated = 0  # the most of one that is not frozen
-        self._has_sure_look = False  # … because it trains itself
-        # looked at with gradients on, and trains itself: an evaluation if nothing goes back before
-        self._own_looks: dict[int, weakref.ref[Any]] = {}
-        # elements of the input: the largest of the counted looks, and of what the step trains with
-        self._look_size = 0.0
-        self._train_size = 0
-        #: Some evaluation is one by its many forward passes alone: it may be a policy that plays.
-        self.guesses_evaluation = False
-        self._frozen: dict[int, weakref.ref[Any]] = {}  # no parameter of it requires a gradient
+        self._has_looked = False
+        self._own: weakref.ref[Any] | None = None  # looked at, and has trained since a batch came
+        self._own_graph = False  # … and the look kept a graph: it may be part of the next loss
+        # by id, which may go to another module when it is gone; a loss may be one, too
+        self._trained: dict[int, weakref.ref[Any]] = {}
         self._in_step = False  # a training forward pass has been, and not yet its backward pass
-        self._n_calls = 0
-        self._n_updates: Counter[int] = Counter()  # in the step, of each optimizer, by its id
         self._fetched = False  # a batch has come since something trained
-        # what gave the last batch, and the last one that something trained with
-        self._source: object = None
-        self._trained_on: object = None
-        self._fetched_elsewhere = False  # from another source, since something trained
+        self._n_calls = self._most_calls = 0  # of modules, since an update; of the step
         self._modules_on: Callable[[], None] = _nothing
         self._modules_off: Callable[[], bool] = _were_off
         self._open: Any = None  # where the hook is of the outermost module, while it runs
         self._sees_modules = True
-        self.stops_at_modules = False
         self.calls_at_the_end = 0  # of modules, in the step at which it stopped
         self._is_told = False
         #: called with module and input before a module that no other one calls; must not raise
         self.on_forward: Callable[[Any, Any], None] | None = None
+
+    @property
+    def stops_at_modules(self) -> bool:
+        """Whether telling forward passes apart would have slowed the steps."""
+        return not self._sees_modules
 
     @property
     def doubt(self) -> str:
@@ -188,26 +162,51 @@ class Phases:
         from torch.optim import optimizer
 
         # these run some times a step: what they need is looked up once
-        self._is_compiling = torch.compiler.is_compiling
         self._is_tracing = torch_compat.jit_tracing_reader()
         self._grad_is_on = torch.is_grad_enabled
         self._graph_task = torch_compat.graph_task_id_reader()
         self._modules_on, self._modules_off = torch_compat.module_hook_switch(
-            _before_module(weakref.ref(self))
+            _uncompiled(self._event(Phases._forward_begins, _INSIDE))
         )
-        self._put_end, self._take_end = torch_compat.forward_end_switch(_AtTheEnd(self))
+        self._put_end, self._take_end = torch_compat.forward_end_switch(
+            _AtTheEnd(self._event(Phases._close_forward))
+        )
         # one by one: where one fails, those before it are taken away
-        self._undo.append(self._see_no_modules)
-        self._undo.append(torch_compat.watch_loader_iterators(self._before_fetch))
-        self._undo.append(torch_compat.watch_backward(self._before_backward))
-        self._undo.append(torch_compat.watch_saves(self._before_save))
-        self._undo.append(torch_compat.watch_compiled_modules(self._before_compiled))
-        self._may_go = tuple(self._undo)  # at any time
-        before = optimizer.register_optimizer_step_pre_hook(self._before_optimizer)
-        self._undo.append(before.remove)
-        after = optimizer.register_optimizer_step_post_hook(self._after_optimizer)
-        self._undo.append(after.remove)
+        undo = self._undo
+        undo.append(self._see_no_modules)
+        fetch = self._event(Phases._fetches, _NO_FETCH)
+        undo.append(torch_compat.watch_loader_iterators(fetch))
+        backward = self._event(Phases._backward_begins, _NO_BACKWARD)
+        undo.append(torch_compat.watch_backward(backward))
+        undo.append(torch_compat.watch_saves(self._event(Phases._saves, _NO_SAVE)))
+        compiled = self._event(Phases._compiled_begins)
+        undo.append(torch_compat.watch_compiled_modules(compiled))
+        self._may_go = tuple(undo)  # at any time
+        step = _uncompiled(self._event(Phases._optimizer_begins, _NO_OPTIMIZER))
+        undo.append(optimizer.register_optimizer_step_pre_hook(step).remove)
+        stepped = _uncompiled(self._event(Phases._optimizer_ended))
+        undo.append(optimizer.register_optimizer_step_post_hook(stepped).remove)
+        self._end_fetch_event = self._event(Phases._fetched_one)
+        self._leave_event = self._event(Phases._left)
         self._see_modules()
+
+    def _event(
+        self, act: Callable[..., Any], unless: frozenset[int] = frozenset()
+    ) -> Callable[..., Any]:
+        """A hook: it acts in the watched thread, and not in these phases; it cannot raise."""
+        one = weakref.ref(self)  # else hooks that are kept would be a cycle
+
+        def event(*args: Any) -> Any:
+            self = one()
+            if self is None or self._phase in unless or get_ident() != self._thread_id:
+                return None
+            try:
+                return act(self, *args)
+            except Exception as error:
+                self._instrument.fail(error, getattr(act, "__name__", "a hook"))
+                return None
+
+        return event
 
     def stop(self) -> None:
         """End: leave no hook. Does not raise."""
@@ -231,10 +230,6 @@ class Phases:
         for call in self._may_go:
             with suppress(Exception):  # the failure is known; the others go all the same
                 call()
-
-    def _failed(self, error: Exception, during: str) -> None:
-        """A hook of ours raised: the program goes on without the phases."""
-        self._instrument.fail(error, during)
 
     def _unhook(self) -> None:
         self._thread_id = 0
@@ -260,26 +255,20 @@ class Phases:
         if self._stack and self._phase != _EVALUATION:
             self._stack.clear()
             self._phase = _OTHER
-        if self._phase == _AFTER_LOOK or (self._n_looks and self._phase == _OTHER):
-            self._settle_by_count()
+        if self._has_looked and self._phase in (_AFTER_LOOK, _OTHER):
+            self._settle(evaluated=self._own is not None and not self._own_graph)
         self._in_step = False
-        if self._n_calls > _MOST_CALLS and self._sees_modules and self._undo:
-            self._stop_at_modules_that_are_dear()
-        self._n_updates.clear()
-        self._n_calls = self._waited = 0
+        n_calls = max(self._most_calls, self._n_calls)
+        if n_calls > _MOST_CALLS and self._sees_modules and self._undo:
+            self._sees_modules = n_calls * _CALL_NS <= _MOST_COST * sum(self._ns[: len(PHASES)])
+            if self.stops_at_modules:
+                self.calls_at_the_end = n_calls
+                self._see_no_modules()
+        self._n_calls = self._most_calls = self._waited = 0
         ns = self._ns
         taken = tuple(ns[: len(PHASES)])
         ns[: len(PHASES)] = _ZEROS
         return taken
-
-    def _stop_at_modules_that_are_dear(self) -> None:
-        # a network that trains several times in one step of another one: each is a step of its own
-        n_calls = self._n_calls // max(self._n_updates.values(), default=1)
-        dear = self._n_calls * _CALL_NS > _MOST_COST * sum(self._ns[: len(PHASES)])
-        if n_calls > _MOST_CALLS and dear:
-            self._sees_modules, self.stops_at_modules = False, True
-            self.calls_at_the_end = n_calls
-            self._see_no_modules()
 
     def skip(self, now_ns: int) -> None:
         """The time since the step ended, until now, belongs to no phase."""
@@ -289,30 +278,27 @@ class Phases:
         """A phase begins here that no hook shows; :meth:`end` ends it."""
         if not self._undo:
             return
-        number = PHASES.index(phase)
         self._is_told = True
         self._advance()
-        if number == _EVALUATION:  # its loader has been started before
-            waited = min(self._waited, self._ns[_DATA])
-            self._ns[_DATA] -= waited
-            self._ns[_EVALUATION] += waited
+        if phase == "evaluation":  # its loader has been started before
+            self._move_wait(self._waited)
         self._waited = 0
-        self._enter(number)
+        self._enter(PHASES.index(phase))
 
     def end(self) -> None:
         """The phase that :meth:`begin` began ends here."""
         if self._undo:
-            self._leave()
+            self._left()
 
     def fetch_begins(self, now_ns: int) -> None:
         """The loop asks for a batch, of whatever loader."""
         if self._undo:
-            self._begin_fetch(_THE_LOOPS, now_ns)
+            self._begin_fetch(now_ns)
 
     def fetch_ends(self, now_ns: int) -> None:
         """The batch has come."""
         if self._undo:
-            self._end_fetch(now_ns)
+            self._fetched_one(None, now_ns)
 
     def was_evaluation(self) -> None:
         """All since the last :meth:`take` was evaluation, or a checkpoint."""
@@ -344,82 +330,56 @@ class Phases:
         return passed
 
     def _enter(self, phase: int) -> None:
-        self._advance()
         self._stack.append(self._phase)
         self._phase = phase
 
-    def _leave(self) -> None:
+    def _left(self, _: Any = None) -> None:
+        """A backward pass, a checkpoint or what somebody else began has ended."""
         self._advance()
         self._phase = self._stack.pop() if self._stack else _OTHER
 
+    def _move_wait(self, waited: int) -> None:
+        waited = min(waited, self._ns[_DATA])
+        self._ns[_DATA] -= waited
+        self._ns[_EVALUATION] += waited
+
     def _settle(self, *, evaluated: bool) -> None:
-        """Forward passes that might have been evaluation were, or belong to the step."""
+        """Looks were evaluation, with what followed them, or belong to the step."""
         ns = self._ns
-        if self._n_looks:
+        if self._has_looked:
             if evaluated:
-                waited = min(self._look_waited, ns[_DATA])
-                ns[_DATA] -= waited
-                ns[_EVALUATION] += ns[_LOOK] + ns[_AFTER_LOOK] + waited
+                self._move_wait(self._look_waited)
+                ns[_EVALUATION] += ns[_LOOK] + ns[_AFTER_LOOK]
             else:
                 ns[_FORWARD] += ns[_LOOK]
                 ns[_OTHER] += ns[_AFTER_LOOK]
             ns[_LOOK] = ns[_AFTER_LOOK] = 0
-            self._forget_looks()
-        self._look_waited = 0
-
-    def _settle_by_count(self, *, nothing_went_back: bool = False) -> None:
-        """Training goes on, and no batch of a loader says what the forward passes were."""
-        looked = nothing_went_back or self._n_evaluated > _MOST_LOOKS
-        evaluated = looked and _SMALL * self._look_size >= self._train_size
-        if evaluated and not self._has_sure_look:
-            self.guesses_evaluation = True
-        self._settle(evaluated=evaluated)
-        self._phase = _OTHER
+        self._forget_looks()
+        if self._phase == _AFTER_LOOK:
+            self._phase = _OTHER
 
     def _forget_looks(self) -> None:
-        self._n_looks = self._n_evaluated = self._look_waited = 0
-        self._look_size, self._has_sure_look = 0.0, False
-        self._own_looks.clear()
-        self._evaluated.clear()
+        self._has_looked = self._own_graph = False
+        self._own, self._look_waited = None, 0
 
     # --- DataLoaders ------------------------------------------------------------------------
 
-    # These catch what is their own without a guard, which costs as much as all the rest of them.
+    def _fetches(self, is_batch: bool, source: Any) -> Callable[[Any], None]:
+        self._begin_fetch()
+        return self._end_fetch_event
 
-    def _before_fetch(self, is_batch: bool, source: Any) -> CallEnd | None:
-        if self._phase in _NO_FETCH or get_ident() != self._thread_id:
-            return None
-        try:
-            self._begin_fetch(weakref.ref(source) if is_batch else None)
-        except Exception as error:
-            self._failed(error, "the begin of a fetch")
-        return self._after_fetch
-
-    def _after_fetch(self, _: Any) -> None:
-        try:
-            self._end_fetch()
-        except Exception as error:
-            self._failed(error, "the end of a fetch")
-
-    def _begin_fetch(self, source: object, now_ns: int | None = None) -> None:
+    def _begin_fetch(self, now_ns: int | None = None) -> None:
         if self._open is not None:
             self._close_forward()
         self._modules_off()  # transforms may be modules, some for each sample
         self._advance(now_ns)
-        self._source = source
-        if source is not self._trained_on:
-            self._fetched_elsewhere = True
         if self._phase == _AFTER_LOOK:
-            # modules in evaluation mode are counted in self._evaluated
-            of_steps = self._trained_on is not None and not self._evaluated
-            self._settle(evaluated=not of_steps or self._fetched_elsewhere)
-            self._phase = _OTHER
-        self._stack.append(self._phase)
-        self._phase = _DATA
+            self._settle(evaluated=True)
+        self._enter(_DATA)
 
-    def _end_fetch(self, now_ns: int | None = None) -> None:
-        if self._open is None and self._sees_modules and self._thread_id:
-            self._modules_on()
+    def _fetched_one(self, _: Any, now_ns: int | None = None) -> None:
+        if self._open is None:
+            self._see_modules()
         if self._phase == _DATA:
             self._waited += self._advance(now_ns)
             self._fetched, self._in_step = True, False
@@ -437,120 +397,66 @@ class Phases:
         if hooks is not None:
             self._take_end(hooks)
 
-    def _before_compiled(self, module: Any) -> CallEnd | None:
-        if get_ident() != self._thread_id:
-            return None
-        phase, hooked = self._phase, False
-        try:
-            hooked = self._modules_off()  # it warns of hooks
-            self._begin_compiled(module)
-        except Exception as error:
-            self._failed(error, "the begin of a compiled module")
-
-        def after(_: Any) -> None:
-            try:
-                self._end_compiled(phase, hooked)
-            except Exception as error:
-                self._failed(error, "the end of a compiled module")
-
-        return after
-
-    def _begin_compiled(self, module: Any) -> None:
-        if self._sees_modules and self._phase not in _INSIDE and self._undo:
+    def _compiled_begins(self, module: Any) -> Callable[[Any], None]:
+        phase, hooked = self._phase, self._modules_off()  # it warns of hooks
+        if self._sees_modules and phase not in _INSIDE:
             self._opens(module)
+        return self._event(partial(Phases._compiled_ended, phase=phase, hooked=hooked))
 
-    def _end_compiled(self, phase: int, hooked: bool) -> None:
+    def _compiled_ended(self, _: Any, phase: int, hooked: bool) -> None:
         if phase not in _INSIDE:
             self._closes()
         if hooked:
             self._see_modules()
 
     def _forward_begins(self, module: Any, args: Any) -> None:
-        if get_ident() != self._thread_id or self._phase in _INSIDE:
-            return
-        try:
-            if self._is_tracing():
-                return  # the size of its input is a part of what is traced
-            if self._graph_task() >= 0:
-                return  # a checkpointed part is computed again, in backward
-            if self.on_forward is not None:
-                self.on_forward(module, args)
-            # a hook of this module alone, while it runs: those inside it run at full speed
-            self._modules_off()
-            self._open = self._put_end(module)
-            self._opens(module, _size(args))
-        except Exception as error:
-            self._failed(error, "the begin of a forward pass")
+        if self._is_tracing():
+            return  # the size of its input is a part of what is traced
+        if self._graph_task() >= 0:
+            return  # a checkpointed part is computed again, in backward
+        if self.on_forward is not None:
+            self.on_forward(module, args)
+        # a hook of this module alone, while it runs: those inside it run at full speed
+        self._modules_off()
+        self._open = self._put_end(module)
+        self._opens(module)
 
-    def _opens(self, module: Any, size: int = 0) -> None:
-        """A forward pass begins, of an input of so many elements; 0 where that is not known."""
-        looks = not module.training or not self._grad_is_on()
+    def _opens(self, module: Any) -> None:
+        """A forward pass begins."""
+        graph = self._grad_is_on()
+        looks = not (module.training and graph)
         self._advance()
-        if not (looks or self._in_step):  # what a loss is called with may be larger
-            self._train_size = size
         if self._phase == _AFTER_LOOK and not looks:
-            trains_again = _is_in(self._own_looks, module)
-            if trains_again or not self._own_looks:
-                self._settle_by_count(nothing_went_back=trains_again)
+            own = self._own
+            if own is None or own() is module or not self._own_graph:
+                self._settle(evaluated=own is not None)
             else:
                 looks = True  # of what was looked at: a loss
-        if looks:
+        if looks and not self._in_step:
             self._look_waited += self._waited
-            self._n_looks += 1
-            if not (module.training or self._in_step):
-                # what trains, in evaluation mode and without gradients: that is no teacher
-                own = not self._fetched and self._has_trained(module)
-                sure = own and not self._grad_is_on()
-                self._has_sure_look |= sure
-                if own and not sure:
-                    _note(self._own_looks, module)
-                self._look_size = max(self._look_size, size or math.inf)
-                self._count_evaluated(module, sure=sure)
-        else:  # an evaluation calls its model often, and says nothing of the steps
+            self._has_looked = True
+            if not (module.training or self._fetched) and self._has_trained(module):
+                self._own = weakref.ref(module)
+                self._own_graph |= graph
+        elif not looks:  # an evaluation calls its model often, and says nothing of the steps
             self._n_calls += 1
             self._in_step = True
             if not self._has_trained(module):
                 self._note_trained(module)
         self._waited = 0
-        self._stack.append(self._phase)
-        self._phase = _LOOK if looks else _FORWARD
-
-    def _count_evaluated(self, module: Any, *, sure: bool) -> None:
-        one, n = self._evaluated.get(id(module), (None, 0))
-        if one is None or one() is not module:
-            one, n = weakref.ref(module), 0
-        n += _MOST_LOOKS + 1 if sure else 1
-        self._evaluated[id(module)] = one, n
-        if n > _MOST_LOOKS >= self._n_evaluated and (sure or not self._is_frozen(module)):
-            self._n_evaluated = n
-
-    def _is_frozen(self, module: Any) -> bool:
-        """Whether it is a fixed part of the steps; its parameters are looked at once a run."""
-        if _is_in(self._frozen, module):
-            return True
-        parameters = iter(module.parameters())
-        first = next(parameters, None)  # what has none may be anything
-        if first is None or first.requires_grad or any(p.requires_grad for p in parameters):
-            return False
-        if self._has_trained(module):
-            return False
-        _note(self._frozen, module)
-        return True
+        self._enter(_FORWARD if self._in_step else _LOOK)
 
     def _has_trained(self, module: Any) -> bool:
-        return _is_in(self._trained, module)
+        one = self._trained.get(id(module))
+        return one is not None and one() is module
 
     def _note_trained(self, module: Any) -> None:
-        _note(self._trained, module)
-        self._frozen.pop(id(module), None)
-
-    def _forward_ended(self, module: Any, args: Any, result: Any) -> None:
-        if get_ident() != self._thread_id:
-            return
-        try:
-            self._close_forward()
-        except Exception as error:
-            self._failed(error, "the end of a forward pass")
+        # Some make a new loss for each step, and a run may have millions.
+        trained = self._trained
+        if trained and len(trained) % _FORGET_EVERY == 0:
+            for key in [key for key, one in trained.items() if one() is None]:
+                del trained[key]
+        trained[id(module)] = weakref.ref(module)
 
     def _close_forward(self) -> None:
         """The outermost module has ended, maybe by raising."""
@@ -564,69 +470,41 @@ class Phases:
     def _closes(self) -> None:
         if self._phase in (_FORWARD, _LOOK):
             looked = self._phase == _LOOK
-            self._leave()
+            self._left()
             if looked and self._phase == _OTHER:
                 self._phase = _AFTER_LOOK
 
     # --- backward, optimizer, checkpoint ------------------------------------------------------
 
-    def _before_backward(self) -> CallEnd | None:
-        if self._phase in _NO_BACKWARD or get_ident() != self._thread_id:
-            return None
-        try:
-            self._trains(_BACKWARD)
-        except Exception as error:
-            self._failed(error, "the begin of a backward pass")
-        return self._after_it
-
-    def _after_it(self, _: Any) -> None:
-        """A backward pass or a checkpoint has ended."""
-        try:
-            self._leave()
-        except Exception as error:
-            self._failed(error, f"the end of {self.current}")
+    def _backward_begins(self) -> Callable[[Any], None]:
+        self._trains(_BACKWARD)
+        return self._leave_event
 
     def _trains(self, phase: int) -> None:
         if self._open is not None:
             self._close_forward()
         self._advance()
         if self._phase == _AFTER_LOOK:
-            self._settle_by_count()
-        self._fetched = self._in_step = self._fetched_elsewhere = False
-        self._trained_on = self._source
-        self._stack.append(self._phase)
-        self._phase = phase
+            self._settle(evaluated=self._own is not None and not self._own_graph)
+        self._fetched = self._in_step = False
+        self._enter(phase)
 
-    def _before_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if self._phase == _EVALUATION or get_ident() != self._thread_id or self._is_compiling():
-            return
-        try:
-            self._n_updates[id(optimizer)] += 1
-            self._trains(_OPTIMIZER)
-        except Exception as error:
-            self._failed(error, "the begin of an optimizer's step")
+    def _optimizer_begins(self, *_: Any) -> None:
+        self._most_calls, self._n_calls = max(self._most_calls, self._n_calls), 0
+        self._trains(_OPTIMIZER)
 
-    def _after_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if get_ident() != self._thread_id or self._is_compiling():
-            return
-        try:
-            if self._open is not None:
-                self._close_forward()
-            if self._phase == _OPTIMIZER:
-                self._leave()
-        except Exception as error:
-            self._failed(error, "the end of an optimizer's step")
+    def _optimizer_ended(self, *_: Any) -> None:
+        if self._open is not None:
+            self._close_forward()
+        if self._phase == _OPTIMIZER:
+            self._left()
 
-    def _before_save(self) -> CallEnd | None:
-        if self._phase == _CHECKPOINT or get_ident() != self._thread_id:
-            return None
-        try:
-            if self._open is not None and not torch_compat.forward_runs(self._open):
-                self._close_forward()  # it raised: the hook is to be in no file
-            self._enter(_CHECKPOINT)
-        except Exception as error:
-            self._failed(error, "the begin of a checkpoint")
-        return self._after_it
+    def _saves(self) -> Callable[[Any], None]:
+        if self._open is not None and not torch_compat.forward_runs(self._open):
+            self._close_forward()  # it raised: the hook is to be in no file
+        self._advance()
+        self._enter(_CHECKPOINT)
+        return self._leave_event
 
 
 class _AtTheEnd:
@@ -637,53 +515,27 @@ class _AtTheEnd:
     to be loaded.
     """
 
-    __slots__ = ("_phases",)
+    __slots__ = ("_ended",)
 
-    def __init__(self, phases: Phases) -> None:
-        self._phases = phases
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
 
     def __call__(self, module: Any, args: Any, result: Any) -> None:
-        self._phases._forward_ended(module, args, result)
+        self._ended()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return getattr, (nullcontext(), "__exit__")
 
 
-def _before_module(phases: weakref.ref[Phases]) -> Callable[[Any, Any], None]:
-    """The hook before every module; a function that torch.compile can look through."""
+def _uncompiled(event: Callable[..., Any]) -> Callable[..., None]:
+    """The hook for what torch.compile may look through."""
     import torch
 
-    def before(module: Any, args: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        one = phases()
-        if one is not None:
-            one._forward_begins(module, args)
+    def hook(*args: Any) -> None:
+        if not torch.compiler.is_compiling():
+            event(*args)
 
-    return before
-
-
-def _size(args: Any) -> int:
-    """Elements of the first tensor among a module's arguments; 0 where there is none."""
-    for arg in args:
-        one: Any = next(iter(arg.values()), None) if isinstance(arg, dict) else arg
-        if hasattr(one, "numel"):
-            return int(one.numel())
-    return 0
-
-
-def _is_in(modules: dict[int, weakref.ref[Any]], module: Any) -> bool:
-    one = modules.get(id(module))
-    return one is not None and one() is module
-
-
-def _note(modules: dict[int, weakref.ref[Any]], module: Any) -> None:
-    # No callback tells of its end: in there Python would ignore a Ctrl-C. Some make a new loss for
-    # each step, and a run may have millions.
-    if modules and len(modules) % _FORGET_EVERY == 0:
-        for key in [key for key, one in modules.items() if one() is None]:
-            del modules[key]
-    modules[id(module)] = weakref.ref(module)
+    return hook
 
 
 def _nothing() -> None:

@@ -319,9 +319,7 @@ def _evaluation_within(profile: Profile, seen: TorchWatch) -> str:
     rows = rows[rows < len(phase_ms["evaluation"])]
     whole_ms = [sum(float(column[row]) for column in phase_ms.values()) for row in rows]
     evaluated_ms = phase_ms["evaluation"][rows].tolist()
-    return evaluation_note(
-        evaluated_ms, whole_ms, profile.breakdown, is_guess=run.phases.guesses_evaluation
-    )
+    return evaluation_note(evaluated_ms, whole_ms, profile.breakdown)
 
 
 def _nothing(

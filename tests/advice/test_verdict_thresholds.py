@@ -188,15 +188,15 @@ _UNLIKE: Any = SimpleNamespace(steps=())
 def test_evaluation_is_told_from_five_percent() -> None:
     assert evaluation_note([49], [1000], _UNLIKE) == ""
     told = evaluation_note([50], [1000], _UNLIKE)
-    assert told.startswith("evaluation is 5.0 % of the recorded steps")
+    assert told.startswith("evaluation (or a policy that plays) is 5.0 % of the recorded steps")
     assert evaluation_note([0], [0], _UNLIKE) == ""
 
 
 @pytest.mark.parametrize(
     ("first", "last", "doubt", "said"),
     [
-        (2, 3, "", "evaluation is 25 %"),
-        (1, 3, "", "evaluation is 17 %"),
+        (2, 3, "", "evaluation (or a policy that plays) is 25 %"),
+        (1, 3, "", "evaluation (or a policy that plays) is 17 %"),
         (1, 1, "", ""),
         (2, 5, "", ""),  # a step was not seen
         (0, 3, "", ""),
@@ -207,7 +207,7 @@ def test_evaluation_is_told_of_the_recorded_steps_alone(
     first: int, last: int, doubt: str, said: str
 ) -> None:
     watch = EvaluationWatch()
-    watch._phases = SimpleNamespace(doubt=doubt, failure=None, guesses_evaluation=False)  # type: ignore[assignment]
+    watch._phases = SimpleNamespace(doubt=doubt, failure=None)  # type: ignore[assignment]
     step = dict.fromkeys(PHASES, 0) | {"forward": 100}
     with_it = step | {"forward": 50, "evaluation": 50}
     watch._steps_ns = [tuple(one.values()) for one in (step, with_it, step, with_it)]

@@ -120,25 +120,6 @@ def test_a_closure_runs_in_its_own_phases(phases: Phases, clock: Clock) -> None:
     assert taken(phases) == {"forward": 3, "backward": 6}
 
 
-def test_features_of_several_batches_for_one_loss_belong_to_the_step(
-    phases: Phases, clock: Clock
-) -> None:
-    """As open_clip accumulates: each batch without gradients, and then all of them with."""
-    model = Slow(clock, 1)
-    own = torch.utils.data.DataLoader(torch.zeros(8, 4), batch_size=2)
-    phases.take()
-    told = []
-    for i, x in enumerate(own):
-        with torch.no_grad():
-            model(x)
-        if i % 2:
-            (model(x) + model(x)).sum().backward()
-            told.append(taken(phases))
-    # before anything has trained, a batch after a forward pass without gradients is evaluation
-    assert [one.get("evaluation") for one in told] == [1, None]
-    assert told[1]["forward"] == 4
-
-
 @pytest.mark.parametrize("n_batches", [1, 2])
 def test_an_evaluation_that_forgot_eval_is_one(
     phases: Phases, clock: Clock, n_batches: int
@@ -180,8 +161,10 @@ def test_training_in_evaluation_mode_is_training(phases: Phases, clock: Clock) -
 
 
 def test_evaluation_without_a_loader(phases: Phases, clock: Clock) -> None:
-    model = Slow(clock, 1).eval()
+    model = Slow(clock, 1)
+    model(X).sum().backward()
     phases.take()
+    model.eval()
     with torch.no_grad():
         for _ in range(10):
             model(X)
@@ -226,7 +209,6 @@ def test_a_look_at_the_trained_model_that_keeps_gradients_is_evaluation(
     model.train()
     criterion(model(X), X).backward()
     assert taken(phases) == {"evaluation": 4, "forward": 1, "backward": 2}
-    assert phases.guesses_evaluation  # its graph may be part of the next loss
 
 
 def test_a_model_that_goes_on_to_train_in_evaluation_mode_is_no_evaluation(
@@ -243,7 +225,6 @@ def test_a_model_that_goes_on_to_train_in_evaluation_mode_is_no_evaluation(
     model.train()
     criterion(model(X), X).backward()
     assert taken(phases) == {"forward": 1, "backward": 2}
-    assert not phases.guesses_evaluation
 
 
 def test_labels_that_a_model_makes_for_its_own_training_are_forward(
@@ -288,28 +269,6 @@ def test_a_frozen_network_is_forward_however_often_it_is_called_before_the_step(
         assert taken(phases) == {"forward": 6, "other": 1, "backward": 2}
 
 
-@pytest.mark.parametrize("part", ["has trained", "trains in part", "has no parameter"])
-def test_what_is_not_frozen_throughout_is_evaluated(
-    part: str, phases: Phases, clock: Clock
-) -> None:
-    module = Slow(clock, 1)
-    if part == "has trained":
-        module(X).sum().backward()
-        module.requires_grad_(requires_grad=False)
-    elif part == "trains in part":
-        module.requires_grad_(requires_grad=False)
-        module.head = nn.Linear(1, 1)
-    else:
-        module.inner = nn.Sequential(nn.ReLU())
-    phases.take()
-    module.eval()
-    with torch.no_grad():
-        for _ in range(5):
-            module(X)
-    Slow(clock, 1)(X).sum().backward()
-    assert taken(phases) == {"evaluation": 5, "forward": 1, "backward": 2}
-
-
 def test_a_network_that_is_the_loss_is_forward_however_often_it_is_called(
     phases: Phases, clock: Clock
 ) -> None:
@@ -326,18 +285,6 @@ def test_a_network_that_is_the_loss_is_forward_however_often_it_is_called(
         loss.backward()
         # a backward pass of 1 + 5 forward passes that keep a graph
         assert taken(phases) == {"forward": 11, "other": 5, "backward": 12}
-
-
-def test_an_evaluation_after_a_loss_network_is_one(phases: Phases, clock: Clock) -> None:
-    model, judge = Slow(clock, 1), Slow(clock, 1).eval()
-    for _ in range(2):
-        judge(model(X)).sum().backward()
-        phases.take()
-        with torch.no_grad():
-            for _ in range(5):
-                judge(X)
-    model(X).sum().backward()
-    assert taken(phases) == {"evaluation": 5, "forward": 1, "backward": 2}
 
 
 def test_modules_that_are_gone_are_forgotten(
@@ -588,38 +535,6 @@ def test_modules_are_told_apart_where_that_costs_a_fiftieth_of_the_step_at_most(
     clock.ms(step_ms)
     phases.take()
     assert phases.stops_at_modules is gives_up
-
-
-@pytest.mark.parametrize(("n_passes", "phase"), [(3, "forward"), (4, "evaluation")])
-def test_four_passes_of_one_module_in_evaluation_mode_are_evaluation(
-    n_passes: int, phase: str, phases: Phases, clock: Clock
-) -> None:
-    looked_at, model = Slow(clock, 1).eval(), Slow(clock, 10)
-    phases.take()
-    with torch.no_grad():
-        for _ in range(n_passes):
-            looked_at(X)
-    model(X).sum().backward()
-    found = taken(phases)
-    assert found.pop("forward") == (10 + n_passes if phase == "forward" else 10)
-    assert found == ({"backward": 20} | ({phase: n_passes} if phase != "forward" else {}))
-
-
-@pytest.mark.parametrize(("n_trained", "is_evaluation"), [(4, True), (5, False)])
-def test_a_policy_plays_where_the_step_trains_with_more_than_twice_its_input(
-    n_trained: int, is_evaluation: bool, phases: Phases, clock: Clock
-) -> None:
-    model = Slow(clock, 1)
-    phases.take()
-    model.eval()
-    with torch.no_grad():
-        for _ in range(10):
-            model(X)  # two samples
-    model.train()
-    model(torch.zeros(n_trained, 4)).sum().backward()
-    found = taken(phases)
-    assert found.get("evaluation", 0) == (10 if is_evaluation else 0)
-    assert found["forward"] == (1 if is_evaluation else 11)
 
 
 def test_a_network_that_trains_twenty_times_in_one_step_keeps_its_forward_passes(
@@ -928,38 +843,32 @@ def test_a_module_that_saves_in_its_forward_pass_is_still_in_it(
     assert taken(phases) == {"forward": 5, "backward": 4}
 
 
-@pytest.mark.parametrize("form", ["the module trains", "its parts train", "named inputs"])
-def test_a_policy_that_plays_a_few_samples_at_a_time_is_no_evaluation(
-    form: str, phases: Phases, clock: Clock
-) -> None:
+def test_a_policy_whose_parts_train_plays_in_its_step(phases: Phases, clock: Clock) -> None:
     """As stable-baselines3 plays: its policy is in evaluation mode, one observation a pass."""
     part = Slow(clock, 1)
-    policy = Policy(part) if form != "the module trains" else part
+    policy = Policy(part)
     for _ in range(2):  # before the first step, and after one
         phases.take()
         policy.eval()
         with torch.no_grad():
             for _ in range(10):
-                policy({"seen": X[:1]} if form == "named inputs" else X[:1])
+                policy(X[:1])
                 clock.ms(3)
         policy.train()
         part(X.repeat(8, 1)).sum().backward()
         assert taken(phases) == {"forward": 11, "other": 30, "backward": 2}
-    assert not phases.guesses_evaluation
 
 
-def test_many_passes_of_what_does_not_train_by_itself_are_a_guess(
+def test_samples_of_a_generator_are_evaluation_and_what_trains_next_is_not(
     phases: Phases, clock: Clock
 ) -> None:
-    model = Slow(clock, 1)
-    whole = Policy(model).eval()
+    generator, judge = Slow(clock, 1), Slow(clock, 2)
+    generator(X).sum().backward()
+    phases.take()
     with torch.no_grad():
-        for _ in range(10):
-            whole(X)
-    model.train()
-    model(X).sum().backward()
-    assert taken(phases) == {"evaluation": 10, "forward": 1, "backward": 2}
-    assert phases.guesses_evaluation
+        generator.eval()(X)
+    judge(X).sum().backward()
+    assert taken(phases) == {"evaluation": 1, "forward": 2, "backward": 4}
 
 
 class Policy(nn.Module):
@@ -969,5 +878,5 @@ class Policy(nn.Module):
         super().__init__()
         self.part = part
 
-    def forward(self, seen: torch.Tensor | dict[str, torch.Tensor]) -> torch.Tensor:
-        return self.part(seen["seen"] if isinstance(seen, dict) else seen)
+    def forward(self, seen: torch.Tensor) -> torch.Tensor:
+        return self.part(seen)

@@ -110,7 +110,11 @@ def test_evaluation_within_the_recorded_steps_is_told_because_the_picture_calls_
                     for _ in range(20):
                         net(x)
 
-    told = [w for w in _watched(train).warnings if w.startswith("evaluation is ")]
+    told = [
+        w
+        for w in _watched(train).warnings
+        if w.startswith("evaluation (or a policy that plays) is ")
+    ]
     assert len(told) == evaluates
 
 

@@ -161,8 +161,8 @@ def test_what_was_asked_for_and_is_missing(
 @pytest.mark.parametrize(
     ("first", "last", "doubt", "said"),
     [
-        (2, 3, "", "evaluation is 25 %"),
-        (1, 4, "", "evaluation is 12 %"),
+        (2, 3, "", "evaluation (or a policy that plays) is 25 %"),
+        (1, 4, "", "evaluation (or a policy that plays) is 12 %"),
         (1, 1, "", ""),
         (0, 3, "", ""),
         (2, 3, "a doubt", ""),
@@ -173,7 +173,7 @@ def test_evaluation_within_the_recorded_steps(first: int, last: int, doubt: str,
     columns["forward"] = np.array([100.0, 50.0, 100.0, 100.0])
     columns["evaluation"] = np.array([0.0, 50.0, 0.0, 0.0])
     run = SimpleNamespace(
-        phases=SimpleNamespace(doubt=doubt, failure=None, guesses_evaluation=False),
+        phases=SimpleNamespace(doubt=doubt, failure=None),
     )
     meter = SimpleNamespace(numbers=np.arange(4), columns=SimpleNamespace(phase_ms=columns))
     watch: Any = SimpleNamespace(run=run, meter=meter)
@@ -185,7 +185,9 @@ def test_evaluation_within_the_recorded_steps(first: int, last: int, doubt: str,
     if first == 2 and not doubt:  # a step that ended without its row is in no share
         profile.coverage, covered.last_step = covered, 6
         watch.meter.numbers = np.arange(6)
-        assert _evaluation_within(profile, watch).startswith("evaluation is 17 %")
+        assert _evaluation_within(profile, watch).startswith(
+            "evaluation (or a policy that plays) is 17 %"
+        )
     profile.coverage = None
     assert _evaluation_within(profile, watch) == ""
 
