@@ -76,6 +76,8 @@ class Case:
         whole: host class → share, of all steps of a whole run, recorded or not, and of the
             ``rest``, which only the recording can divide; None where only the recorded ones are
             known.
+        has_frozen: whether a network of which nothing trains runs in the steps; False where the
+            run's modules are not known.
     """
 
     trace: Trace
@@ -87,6 +89,7 @@ class Case:
     plain_ms: float | None = None
     whole: Mapping[str, float] | None = None
     worker_lines: LineSamples = NO_LINES
+    has_frozen: bool = False
 
     @cached_property
     def nesting(self) -> Nesting:

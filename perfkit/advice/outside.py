@@ -28,7 +28,7 @@ _MOST_OF_IT = 0.5
 # Growth from this share of the steps' time on is told before anything else.
 _LARGE = 0.25
 # The head of a loop: what it takes is the wait for its data, which the steps have.
-_FETCHES = re.compile(r"^(async )?for\b.*:$")
+_OF_EVERY_STEP = re.compile(r"^(async )?for\b.*:$|\.backward\(|\.step\(")
 
 _EVALUATES = re.compile(r"eval|valid|\btest|accuracy|predict", re.IGNORECASE)
 _SAVES = re.compile(r"\bsave\w*\(|_save\(|checkpoint", re.IGNORECASE)
@@ -73,7 +73,7 @@ def of_the_program(elsewhere: Elsewhere | None) -> Elsewhere | None:
     """Without waits for data in the head of a loop, which the steps have."""
     if elsewhere is None:
         return None
-    kept = (s for s in elsewhere.stretches if not (s.numbers and _FETCHES.search(s.source)))
+    kept = (s for s in elsewhere.stretches if not (s.numbers and _OF_EVERY_STEP.search(s.source)))
     return replace(elsewhere, stretches=tuple(kept))
 
 

@@ -275,6 +275,7 @@ def explain(
     is_step: bool = False,
     state: Sequence[Finding] = (),
     whole: Mapping[str, float] | None = None,
+    has_frozen: bool = False,
 ) -> Profile:
     """Explain a recording, or a trace from a file.
 
@@ -283,6 +284,7 @@ def explain(
         is_step: whether the whole recording is a step, because you say so.
         state: what the run's objects have shown.
         whole: host class → share, of all steps of the run; None where only a few are known.
+        has_frozen: whether a network of which nothing trains runs in the steps.
     """
     if isinstance(recording, Recording):
         trace, lines, facts = recording.trace, recording.lines, recording.facts
@@ -311,6 +313,7 @@ def explain(
         plain_ms=None if cost is None else cost.plain_step_ms,
         whole=whole,
         worker_lines=of_workers,
+        has_frozen=has_frozen,
     )
     # an empty mark has a length, but is not a step
     steps_ms: Sequence[float] = [

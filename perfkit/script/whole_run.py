@@ -235,7 +235,10 @@ def _profile(seen: TorchWatch, ended: str) -> tuple[Profile | None, str]:
     try:
         recording = _with_phases(seen.recorder.recording, seen)
         profile = explain(
-            recording, state=seen.state.findings, whole=_shares_of_all(seen, recording.coverage)
+            recording,
+            state=seen.state.findings,
+            whole=_shares_of_all(seen, recording.coverage),
+            has_frozen=seen.state.live.has_frozen,
         )
     except PerfkitError as error:
         return None, str(error)

@@ -278,3 +278,22 @@ def test_a_rule_that_raises_is_not_felt_by_the_step(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(state._KNOWN, "raises", raises)
     assert "anomaly-mode" in _found(lambda: _with_anomaly(True))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_frozen_part_of_the_step_is_no_validation(frozen: bool) -> None:
+    """As a backbone whose features a head is trained on."""
+    backbone = nn.Sequential(*[nn.Linear(256, 256) for _ in range(6)])
+    backbone.requires_grad_(not frozen)
+    head = nn.Linear(256, 4)
+
+    def batches() -> Iterator[torch.Tensor]:
+        for _ in range(30):
+            with torch.no_grad():
+                features = backbone(torch.randn(256, 256))
+            yield features
+
+    with perfkit.profile() as p:
+        _train(batches(), head)
+    rules = {f.rule for f in p.result.diagnosis.findings}
+    assert ("validation-in-step" in rules) is not frozen

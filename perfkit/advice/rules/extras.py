@@ -61,6 +61,8 @@ def validation(case: Case) -> Iterator[Finding]:
     # Autograd numbers what it records; without any number nothing is known.
     if not (trace.sequence >= 0).any() or not case.shares["backward"]:
         return
+    if case.has_frozen:
+        return  # a part of the step that does not train: a backbone, a teacher
     is_heavy = case.is_named(*_HEAVY)
     nested = (inside.parent_op >= 0) & is_heavy[np.maximum(inside.parent_op, 0)]
     heavy = inside.rows[is_heavy & ~nested & (trace.sequence[inside.rows] < 0)]

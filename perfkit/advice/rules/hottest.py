@@ -32,12 +32,16 @@ def hottest_line(case: Case) -> Iterator[Finding]:
 
 
 def _hottest(lines: LineSamples) -> Line | None:
-    # that a model computes is what it is for
-    told = [x for x in lines.by_line() if not _USUAL.search(x.source) and x.function != "forward"]
+    told = [x for x in lines.by_line() if not (_USUAL.search(x.source) or _computes(x))]
     top = max(told, key=lambda x: x.n_samples, default=None)
     if top is None or top.n_samples < _LEAST_SAMPLES or top.share < _LEAST_SHARE:
         return None
     return top
+
+
+def _computes(line: Line) -> bool:
+    """Whether it calls a model, or is a part of one: that it computes is what it is for."""
+    return line.function == "forward" or "torch/nn/modules" in line.mostly
 
 
 def _finding(case: Case, top: Line, of_what: str, n: int) -> Finding:
