@@ -27,7 +27,8 @@ _LEAST_SHARE, _LEAST_S, _MOST_STRETCHES = 0.1, 0.05, 3
 _MOST_OF_IT = 0.5
 # Growth from this share of the steps' time on is told before anything else.
 _LARGE = 0.25
-# The head of a loop: what it takes is the wait for its data, which the steps have.
+# What every step does: the wait for data at a loop's head, the passes. Where some steps take longer
+# at these alone, they are slow steps of the same kind.
 _OF_EVERY_STEP = re.compile(r"^(async )?for\b.*:$|\.backward\(|\.step\(")
 
 _EVALUATES = re.compile(r"eval|valid|\btest|accuracy|predict", re.IGNORECASE)
@@ -70,7 +71,7 @@ _KEEP_LESS = (
 
 
 def of_the_program(elsewhere: Elsewhere | None) -> Elsewhere | None:
-    """Without waits for data in the head of a loop, which the steps have."""
+    """Without what every step does: waits for data in the head of a loop, the passes."""
     if elsewhere is None:
         return None
     kept = (s for s in elsewhere.stretches if not (s.numbers and _OF_EVERY_STEP.search(s.source)))

@@ -153,7 +153,12 @@ class Profiling(Shown):
         if self._stage != "done":
             raise UsageError("the region has not ended: read `result` after the `with` block")
         recording = self._recorder.recording
-        profile = explain(recording, is_step=self.n_calls > 0, state=self._state.findings)
+        profile = explain(
+            recording,
+            is_step=self.n_calls > 0,
+            state=self._state.findings,
+            has_frozen=self._state.live.has_frozen,
+        )
         if not profile.operators:
             return replace(profile, nothing=self._nothing(), warnings=recording.warnings)
         failed = self._evaluation.failure
