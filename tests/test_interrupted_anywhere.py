@@ -59,6 +59,10 @@ _RUNS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         (
             "record/record.py",
             "record/deadline.py",
+            "record/facts.py",
+            "record/profiler.py",
+            "record/region_lines.py",
+            "record/step_ends.py",
             "base/line_sampler.py",
             "record/quiet.py",
             "base/stand_in.py",

@@ -176,7 +176,8 @@ TOOLS: dict[str, Tool] = {
 _Function = tuple[str, str]  # file and qualified name
 
 # Failing here leaves torch's profiler running; tests/trace/test_hooks_never_raise.py looks at that.
-GUARDS = {("/trace/record/record.py", f"Recorder.{x}") for x in ("_stop_profiler", "_end_profiler")}
+GUARDS = {("/trace/record/record.py", "Recorder._stop_recording")}
+GUARDS |= {("/trace/record/profiler.py", f"TorchProfiler.{x}") for x in ("end", "give_way")}
 GUARDS |= {("/base/torch_compat.py", "profiler_runs_here")}
 GUARDS |= {("/measure/run.py", "WatchedRun._tell")}
 # The guards themselves, around which nothing stands, and two that only make or drop one entry.
@@ -201,7 +202,6 @@ GUARDS |= {
     ("/synclint/watch.py", "SyncWatch.traced_once"),
     ("/trace/record/record.py", "Recorder.start"),
     ("/trace/record/record.py", "Recorder._begin"),
-    ("/trace/record/record.py", "Recorder._begin.<locals>.<lambda>"),
     ("/trace/record/record.py", "Recorder._end"),
     # what the handlers of the user's signals raise is his, and passes through all of these
     ("/base/uninterrupted.py", "surely"),

@@ -68,8 +68,6 @@ class Diagnosis:
         no_cure: a sentence if no finding is about what bounds the step; else empty.
         first: what to say before the sentence: that most of the time was not in steps like these.
         doubts: that the machine was busy or held back, to be said after it.
-        is_tentative: whether the figures are not of steps, so that they support no advice: the
-            findings are listed, but not shown as what to do.
         is_one_sided: whether only the host's work was recorded, or only the device's, so that what
             bounds the step is not known.
     """
@@ -80,7 +78,6 @@ class Diagnosis:
     no_cure: str = ""
     first: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
-    is_tentative: bool = False
     is_one_sided: bool = False
 
     @property
@@ -100,7 +97,6 @@ def diagnose(
     *,
     elsewhere: Elsewhere | None = None,
     busy: CpuContention | None = None,
-    not_steps: str = "",
     no_step: str = "",
     is_piece: bool = False,
     state: Sequence[Finding] = (),
@@ -116,8 +112,6 @@ def diagnose(
         provenance: where the figures come from: ``measured here``, ``recorded`` …
         elsewhere: the code's time outside steps like these.
         busy: what else the machine was doing.
-        not_steps: why the figures do not describe steps although the code has some; no advice is
-            given then.
         no_step: that the code has no steps, to be said first.
         is_piece: whether no step was found, so that the figures are of all of it as one piece.
         state: what the run's objects have shown; it comes first.
@@ -150,7 +144,6 @@ def diagnose(
         found = [finding_of_one_piece(f) for f in found]
     first = []
     doubts = []
-    is_tentative = bool(not_steps)
     is_outside = elsewhere is not None and elsewhere.is_most
     if busy is not None and busy.is_busy:
         doubts.append(busy.sentence())
@@ -162,27 +155,23 @@ def diagnose(
             )
         else:
             doubts += busy.held_back_by()
-    if not_steps or no_step:
-        first.append(not_steps or no_step)
+    if no_step:
+        first.append(no_step)
     if elsewhere is not None and is_outside:
         first.append(elsewhere.sentence())
     if growth is not None and grows and is_large(growth):
         first.append(f"{growth.sentence()}.")
         is_outside = True
     if first:
-        whose = "The recorded steps" if is_outside else "Your steps"
-        whose = "That piece" if no_step else whose
+        whose = "That piece" if no_step else "The recorded steps"
         what = f"{whose}: {_uncapital(what)}"
-    if not_steps:
-        what = "So there is no verdict on your steps."
     return Diagnosis(
         bound.bound_by,
         what,
         tuple(found),
-        "" if not_steps else _no_cure(bound, found, case),
+        _no_cure(bound, found, case),
         tuple(first),
         tuple(doubts),
-        is_tentative,
         is_one_sided,
     )
 

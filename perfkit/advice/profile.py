@@ -39,7 +39,7 @@ from perfkit.trace.record.coverage import Coverage
 from perfkit.trace.record.elsewhere import Elsewhere
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
-from perfkit.trace.record.record import Recording
+from perfkit.trace.record.recording import Recording
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -339,7 +339,6 @@ def explain(
             no_step=no_step,
             is_piece=is_piece,
             state=state,
-            not_steps=recording.not_steps() if isinstance(recording, Recording) else "",
         ),
         step=step,
         cost=cost,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from perfkit.advice.profile import Profile, explain
 from perfkit.advice.state.state import StateWatch
 from perfkit.base.arguments import check_flag, check_function, check_whole
 from perfkit.base.display import Shown
-from perfkit.base.errors import UsageError
+from perfkit.base.errors import MeasurementError, UsageError
 from perfkit.base.uninterrupted import surely
 from perfkit.limit.kept import peaks_in_use
 from perfkit.trace.record.record import MAX_SECONDS, STEPS, WARMUP, Recorder
@@ -104,7 +105,8 @@ class Profiling(Shown):
         if error is not None:
             self.failed(error)
         elif self._recorder.is_done:
-            _ = self.result  # explained now: the machine and the time are those of the region
+            with suppress(MeasurementError):  # the block's code runs on; `result` raises it again
+                _ = self.result  # explained now: the machine and the time are those of the region
 
     def call(self, step: Callable[[], object], repeat: int | None = None) -> None:
         """Call ``step`` until enough steps are profiled.
@@ -281,7 +283,7 @@ def profile(
     Raises:
         ProfilerBusyError: another profiler is active.
         UsageError: ``step`` cannot be called, or a number is invalid.
-        MeasurementError: the code ended perfkit's profiler.
+        MeasurementError: the code runs a torch profiler of its own.
 
     Examples::
 

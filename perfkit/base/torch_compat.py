@@ -802,38 +802,6 @@ def watch_profiler_starts(listener: Callable[[], None]) -> Callable[[], None]:
     return _profiler_listeners.add(listener)
 
 
-def watch_profiler_ends(listener: Callable[[], bool]) -> Callable[[], None]:
-    """Call ``listener()`` just before the running profiler ends; returns how to stop.
-
-    Ending a profiler takes its events. Some code ends whichever profiler is running (Lightning's
-    does, with ``torch.autograd._disable_profiler``), and reading ours afterwards would crash the
-    process. If the listener returns True, it has ended the profiler itself. Hides
-    ``_disable_profiler`` of ``torch.autograd``, ``torch.autograd.profiler`` and
-    ``torch._C._autograd``.
-    """
-    import importlib
-
-    undo: list[Callable[[], None]] = []
-    is_on = True
-    for module_name in ("torch.autograd", "torch.autograd.profiler", "torch._C._autograd"):
-        module: Any = importlib.import_module(module_name)
-        original: Any = getattr(module, "_disable_profiler", None)
-        if original is None:
-            continue
-
-        def end(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
-            return None if is_on and listener() else _original(*args, **kwargs)
-
-        undo.append(stand_in(module, "_disable_profiler", end))
-
-    def stop() -> None:
-        nonlocal is_on
-        is_on = False
-        _undo_all(undo)
-
-    return stop
-
-
 def profiler_runs_here() -> bool:
     """``torch._C._autograd._profiler_enabled``: whether this thread's profiler is actually running.
 

@@ -29,7 +29,7 @@ from perfkit.synclint.find import SyncLines
 from perfkit.trace.record.coverage import Coverage
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 from perfkit.trace.record.lines import NO_LINES, LineSamples
-from perfkit.trace.record.record import Recording
+from perfkit.trace.record.recording import Recording
 
 # A step beyond so many times the usual one holds something else; see trace/record/elsewhere.py.
 _SLOW, _SLACK_S = 2.0, 0.002

@@ -64,7 +64,6 @@ def _profile(p: Profile) -> Document:
     if p.nothing:
         return Document("profile", p.nothing, warnings=p.warnings)
     findings = tuple(shown_finding(f) for f in p.diagnosis.findings)
-    n_main = 0 if p.diagnosis.is_tentative else _MAIN_FINDINGS
     strip = step_strip.strip_of(p.trace)
     next_steps = _next_steps(p)
     return Document(
@@ -87,9 +86,9 @@ def _profile(p: Profile) -> Document:
         advice_title="What to do",
         bars=_bars(p.breakdown, is_piece=p.is_piece) if p.whole is None else _bar_of_all(p),
         pictures=(*(() if strip is None else (_picture(strip, p),)), *_falls(p)),
-        findings=findings[:n_main],
-        more_findings=findings[n_main:],
-        more_title="Also found" if n_main else "Found, but measure again first",
+        findings=findings[:_MAIN_FINDINGS],
+        more_findings=findings[_MAIN_FINDINGS:],
+        more_title="Also found",
         tables=(
             *(() if p.compiled is None else compile_tables(p.compiled)),
             _operators_table(p.operators, len(p.breakdown.steps)),
@@ -106,7 +105,7 @@ def _profile(p: Profile) -> Document:
 def _next_steps(p: Profile) -> tuple[str, ...]:
     """What to do where no rule knows anything to change: a verdict is not left alone."""
     d = p.diagnosis
-    if d.is_tentative or d.findings or not d.no_cure:
+    if d.findings or not d.no_cure:
         return ()
     if d.bound_by == "communication" or d.is_one_sided:
         return (d.no_cure,)  # its operators are not what takes the time

@@ -30,7 +30,8 @@ from perfkit.trace.read.save import save
 from perfkit.trace.read.steps import Steps, find_steps
 from perfkit.trace.record.cost import Cost
 from perfkit.trace.record.lines import Line, LineSamples
-from perfkit.trace.record.record import Recorder, Recording
+from perfkit.trace.record.record import Recorder
+from perfkit.trace.record.recording import Recording
 
 __all__ = [
     "Breakdown",

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import perfkit
 from perfkit.advice import Profile
-from perfkit.base.errors import ProfilerBusyError, UsageError
+from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.trace.read.load import load
 
 _MODEL = nn.Linear(16, 16)
@@ -200,7 +200,8 @@ def test_another_profiler_is_refused_and_the_users_own_gets_its_events() -> None
             step()
         with torch.profiler.profile() as theirs:
             step()
-    assert "a torch profiler of its own" in " ".join(p.result.warnings)
+    with pytest.raises(MeasurementError, match="a torch profiler of its own"):
+        _ = p.result
     assert any(e.name == "aten::addmm" for e in theirs.events())
 
 

@@ -21,7 +21,8 @@ from perfkit.advice import Profile, explain
 from perfkit.base.errors import UsageError
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
 from perfkit.measure.summary import summarize
-from perfkit.trace import Recorder, breakdown, load
+from perfkit.trace import breakdown, load
+from perfkit.trace.record.profiler import TorchProfiler
 from tests.left_running import assert_nothing_runs
 
 
@@ -410,19 +411,19 @@ def test_what_perfkit_does_around_a_region_is_no_time_of_it(
     """Five passes of 3 ms were told as 29 ms, 95 % of it Python: perfkit's own end was in them."""
     model = torch.nn.Linear(64, 64)
     marks: list[str] = []
-    until_now, close = ContentionMark.until_now, Recorder._close_mark
+    until_now, close = ContentionMark.until_now, TorchProfiler.close_mark
 
     def looks(self: ContentionMark) -> CpuContention:
         marks.append("busy")
         return until_now(self)
 
-    def closes(self: Recorder) -> None:
+    def closes(self: TorchProfiler) -> None:
         if self._mark is not None:
             marks.append("closed")
         close(self)
 
     monkeypatch.setattr(ContentionMark, "until_now", looks)
-    monkeypatch.setattr(Recorder, "_close_mark", closes)
+    monkeypatch.setattr(TorchProfiler, "close_mark", closes)
     with perfkit.profile() as p:
         _by_hand(model, 5)
     assert marks == ["closed", "busy"]

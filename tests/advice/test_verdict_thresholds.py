@@ -725,14 +725,6 @@ PARTLY_OUTSIDE = Elsewhere(10.0, 4, 3.0, (Stretch("what ran after the last step"
         ({}, [], "Data-bound: 70 % of each step waits for the DataLoader (median", False),
         ({"busy": CALM}, [], "Data-bound: 70 % of each step", False),
         (
-            {"not_steps": "These are no steps."}, ["These are no steps."],
-            "So there is no verdict on your steps.", False,
-        ),
-        (
-            {"not_steps": "These are no steps.", "no_step": "None was found."},
-            ["These are no steps."], "So there is no verdict on your steps.", False,
-        ),
-        (
             {"no_step": "None was found.", "is_piece": True}, ["None was found."],
             "That piece: data-bound: 70 % of that time waits for the DataLoader (", False,
         ),
@@ -752,7 +744,6 @@ def test_what_is_said_before_the_verdict(
     part = "1 / (1 - 0.30)" if known.get("elsewhere") is PARTLY_OUTSIDE else "0.90 of the time"
     assert found.sentence.startswith(what)
     assert bool(found.no_cure) is no_cure
-    assert found.is_tentative is ("not_steps" in known)
     assert found.findings[0].gain_at_most >= found.findings[-1].gain_at_most
     assert all(one.always or one.gain_at_most >= 1.05 for one in found.findings)
     outside = [one.formula for one in found.findings if one.rule == "outside-the-steps"]
@@ -769,7 +760,6 @@ def test_what_held_the_machine_back_is_said_before_the_verdict() -> None:
         "The fastest core ran at 1.20 GHz of at most 3.80 GHz wh"
     ]
     assert found.sentence.startswith("Compute-bound")
-    assert not found.is_tentative
 
 
 def test_what_held_a_gpu_back_is_said_with_its_part_of_the_step() -> None:
@@ -797,7 +787,6 @@ def test_what_held_a_gpu_back_is_said_with_its_part_of_the_step() -> None:
     [
         ({}, "No rule of perfkit knows a cure for this."),
         ({"elsewhere": PARTLY_OUTSIDE}, "No rule of perfkit knows a cure for this; the findings"),
-        ({"not_steps": "These are no steps."}, ""),
         ({"busy": BUSY}, "No rule of perfkit knows a cure for this."),
     ],
 )

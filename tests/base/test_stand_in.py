@@ -145,7 +145,6 @@ def _fetch() -> None:
 @pytest.mark.parametrize(
     ("watch", "module", "path", "use"),
     [
-        (compat.watch_profiler_ends, "torch.autograd.profiler", "_disable_profiler", _profile),
         (compat.watch_profiler_starts, "torch.autograd.profiler", "_prepare_profiler", _profile),
         (compat.watch_backward, "torch.autograd", "_engine_run_backward", _backward),
         (compat.watch_backward_passes, "torch.autograd", "backward", _backward),

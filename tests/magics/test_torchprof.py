@@ -233,10 +233,8 @@ def test_how_often_a_statement_ran_is_told(kit: Notebook) -> None:
 
 
 def test_a_cell_may_use_torchs_profiler_itself(kit: Notebook) -> None:
-    (bundle,) = kit.run(
-        "%%torchprof\ntrain(4)\nwith torch.profiler.profile() as q:\n    train_step()"
-    ).bundles
-    assert "a torch profiler of its own" in " ".join(bundle["text/plain"].split())
+    shown = kit.run("%%torchprof\ntrain(4)\nwith torch.profiler.profile() as q:\n    train_step()")
+    assert "a torch profiler of its own" in str(shown.error)
     assert any(e.name == "aten::addmm" for e in kit.ns["q"].events())
 
 
@@ -419,19 +417,6 @@ def test_unload_leaves_a_magic_of_the_same_name_that_is_somebody_elses(kit: Note
 # ---- what it says is true of the whole cell ----------------------------------------------
 
 
-def test_no_verdict_from_the_time_before_the_cells_own_profiler(kit: Notebook) -> None:
-    shown = kit.run(
-        "%%torchprof -o p\nx.sum()\ntheirs = torch.profiler.profile()\ntheirs.start()\n"
-        "train(20)\ntheirs.stop()"
-    )
-    told = kit.ns["p"].diagnosis
-    assert told.is_tentative
-    assert told.sentence == "So there is no verdict on your steps."
-    assert "No step was recorded: your code runs a torch profiler of its own" in told.headline
-    text = " ".join(shown.bundles[0]["text/plain"].split())
-    assert "What to do" not in text
-
-
 @pytest.mark.serial
 def test_slow_steps_after_the_recorded_ones_are_named_by_line(kit: Notebook) -> None:
     shown = kit.run(
@@ -475,6 +460,5 @@ def test_a_framework_that_ends_whichever_profiler_runs_does_no_harm(kit: Noteboo
         "    torch.autograd._disable_profiler()\nwith torch.profiler.profile() as q:\n"
         "    train_step()"
     )
-    assert shown.error is None
-    assert kit.ns["p"].n_steps == 3
+    assert "a torch profiler of its own" in str(shown.error)
     assert any(e.name == "aten::addmm" for e in kit.ns["q"].events())

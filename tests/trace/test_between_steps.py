@@ -50,7 +50,7 @@ def _gaps_ms(profile: Profile) -> Iterator[list[float]]:
         ("perfkit.trace.record.deadline.heap_bytes", 2),
         ("perfkit.base.machine.dataloader_stats.DataLoaderSampler._look", 2),
         ("perfkit.measure.phases.Phases.take", 2),
-        ("perfkit.trace.record.record.optimizer_facts", 0),
+        ("perfkit.trace.record.step_ends.optimizer_facts", 0),
     ],
 )
 def test_what_takes_long_is_in_no_step(

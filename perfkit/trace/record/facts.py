@@ -6,8 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from perfkit.base.compiling import CompileReport
-from perfkit.base.machine.dataloader_stats import DataLoaderStats
+from perfkit.base import torch_compat
+from perfkit.base.compiling import CompileReport, CompileWatch
+from perfkit.base.device import in_use
+from perfkit.base.instrument import Failure
+from perfkit.base.machine._host import usable_cpus
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
+from perfkit.base.machine.dataloader_stats import DataLoaderSampler, DataLoaderStats
+from perfkit.trace.record.pauses import GcPauses
+
+# The recorded steps may be too short to show a busy machine; then the whole region decides.
+_LEAST_BUSY_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,68 @@ class Facts:
     loading: DataLoaderStats | None = None
     compiled: CompileReport | None = None
     expandable_segments: bool | None = None
+
+
+class FactsWatch:
+    """Looks at what no trace says, until :meth:`close`; each look is between two steps.
+
+    Args:
+        thread_id: of the thread whose steps are recorded, which is the calling one.
+
+    Attributes:
+        contention: what else the machine did while steps were recorded.
+    """
+
+    def __init__(self, thread_id: int) -> None:
+        self.contention: CpuContention | None = None
+        self._compiled: CompileReport | None = None
+        self._mark = ContentionMark()
+        self._loaders = DataLoaderSampler()
+        self._compile_watch = CompileWatch()
+        self._gc = GcPauses(thread_id)
+        self._gc.start()
+        self.step_ended, self.skip = self._loaders.look, self._loaders.skip
+        self.close = self._gc.stop
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why a part of it stopped by itself; None where none did."""
+        return self._gc.failure or self._loaders.instrument.failure
+
+    def recording_begins(self, *, late: bool) -> None:
+        """The steps that follow are recorded."""
+        self._gc.forget()
+        if late:
+            self._mark = ContentionMark()
+
+    def recording_ends(self, *, has_steps: bool) -> None:
+        """Recording ends: the collector's later runs are of no recorded step."""
+        self.close()
+        if has_steps:
+            self.contention = self._mark.until_now()
+        self._loaders.look(now=True)
+
+    def region_ends(self) -> None:
+        """So does the region."""
+        found = self._compile_watch.report()
+        self._compiled = None if found.is_empty else found
+        if self.contention is None or self.contention.wall_s < _LEAST_BUSY_S:
+            self.contention = self._mark.until_now()
+
+    def result(self, optimizers: tuple[OptimizerFacts, ...]) -> Facts:
+        """All that is known now."""
+        import torch
+
+        expandable = None if in_use().is_cpu else torch_compat.has_expandable_segments()
+        return Facts(
+            optimizers=optimizers,
+            n_threads=torch.get_num_threads(),
+            n_cores=usable_cpus(),
+            gc_pauses_ms=self._gc.pauses_ms,
+            loading=self._loaders.result(),
+            compiled=self._compiled,
+            expandable_segments=expandable,
+        )
 
 
 def optimizer_facts(optimizer: Any) -> OptimizerFacts:

@@ -1,16 +1,21 @@
-"""torch's profiler: begun where none runs, quietly, and read back as the JSON that it writes."""
+"""torch's profiler: begun where none runs, quietly, and read back as the JSON that it writes.
+
+Two at once end the process, as does reading the events of one that somebody else has ended.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
+import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from perfkit.base import torch_compat
-from perfkit.base.device import in_use, is_capturing
+from perfkit.base.device import here, in_use, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError
 from perfkit.base.forked_exit import let_forks_exit
 from perfkit.base.scratch import scratch_folder
@@ -30,6 +35,122 @@ _SHM_FREE_BYTES = 2**30
 
 # The profile of perfkit's that runs in this process, unless somebody else has ended it.
 _ours: weakref.ref[Any] | None = None
+
+
+class TorchProfiler:
+    """One of torch's profilers from its start to the trace that it wrote, with marks of ours in it.
+
+    While nothing is wanted its collection is switched off. To stop it and start another inside of a
+    ``record_function`` block of the user would leave torch with a pointer into the first recording.
+
+    Args:
+        shapes: record the shapes of inputs; or says whether, when it starts.
+        stacks, memory: record these, too.
+
+    Attributes:
+        began_s, ended_s: when it began to collect, and when it stopped to.
+        marks: when each mark was opened, and its name: ties other clocks to the trace's.
+        is_lost: another one was in its way.
+    """
+
+    def __init__(self, shapes: bool | Callable[[], bool], *, stacks: bool, memory: bool) -> None:
+        self.began_s = self.ended_s = 0.0
+        self.marks: list[tuple[float, str]] = []
+        self.is_lost = self.with_shapes = self.is_paused = False
+        self.profile: Any = None
+        self._shapes, self._stacks, self._memory = shapes, stacks, memory
+        self._activities: list[Any] = []
+        self._runs = False
+        self._mark: Any = None
+
+    def start(self) -> None:
+        """Start it.
+
+        Raises:
+            ProfilerBusyError: there is another one; nothing has begun.
+        """
+        from torch.profiler import ProfilerActivity, profile
+
+        self._activities = [ProfilerActivity.CPU]
+        if (names := here().profiler) is not None:
+            self._activities.append(getattr(ProfilerActivity, names.activity))
+        self.with_shapes = self._shapes() if callable(self._shapes) else self._shapes
+        self.profile = profile(
+            activities=self._activities,
+            record_shapes=self.with_shapes,
+            with_stack=self._stacks,
+            profile_memory=self._memory,
+        )
+        self._runs = True
+        try:
+            start_alone(self.profile)
+        except ProfilerBusyError:
+            self.profile, self._runs, self.is_lost = None, False, True
+            raise
+        self.began_s = time.perf_counter()
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has been started, and nobody else was in its way."""
+        return self.profile is not None and self.began_s > 0
+
+    def open_mark(self, name: str) -> None:
+        """Close the mark that is open, and open this one."""
+        from torch.profiler import record_function
+
+        self.close_mark()
+        mark: Any = record_function(name)
+        with torch_compat.without_modes():
+            mark.__enter__()
+        self._mark = mark
+        self.marks.append((time.perf_counter(), name))
+
+    def close_mark(self) -> None:
+        """Close the mark that is open, if one is."""
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            with torch_compat.without_modes():
+                mark.__exit__(None, None, None)
+
+    def pause(self) -> None:
+        """Collect no more until :meth:`go_on`."""
+        self.close_mark()
+        self.ended_s = time.perf_counter()
+        self._collect(False)
+
+    def go_on(self) -> None:
+        """Collect again, where it pauses."""
+        if self.is_paused:
+            self._collect(True)
+
+    def _collect(self, on: bool) -> None:
+        with quiet_profiler():
+            self.profile.toggle_collection_dynamic(on, self._activities)
+        self.is_paused = not on
+
+    def end(self) -> None:
+        """Stop it; once more, where that has failed."""
+        if not self._runs:
+            return
+        if torch_compat.profiler_runs_here():
+            stop_quietly(self.profile)
+        else:
+            self.profile, self.is_lost = None, True  # its result is somebody else's
+            torch_compat.forget_running_profiler()
+        self._runs = False
+
+    def give_way(self) -> None:
+        """End it for another one: its events are lost."""
+        self.is_lost = True
+        self.close_mark()
+        self.end()
+        self.forget()
+
+    def forget(self) -> None:
+        """Leave torch no events. In a forked child, where it is the parent's: it runs no more."""
+        if self.profile is not None:
+            torch_compat.forget_events(self.profile)
+        self.profile, self._runs = None, False
 
 
 def _refuse_beside_another() -> None:

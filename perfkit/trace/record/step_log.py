@@ -1,0 +1,123 @@
+"""How long each step of a region took, and which of them were recorded."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfkit.base.arguments import check_seconds, check_whole
+from perfkit.base.words import fmt_ms
+from perfkit.trace.record.cost import ratio_interval
+from perfkit.trace.record.coverage import Coverage
+
+# Begin and end of so many steps are kept, 16 bytes each.
+_MOST_STEPS = 200_000
+# Kept for the median of unprofiled steps; more would not move it.
+_MOST_UNPROFILED = 1000
+# A profiler makes no step faster, and seldom a step more than three times as long or, of some
+# thousand operators, longer by this: beyond, the steps themselves differ.
+_FASTER, _SLOWER, _MOST_COST_MS = 0.8, 3.0, 20.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a recorder is to record; see :class:`~perfkit.trace.record.record.Recorder`."""
+
+    steps: int
+    warmup: int
+    max_seconds: float
+    late: bool
+
+    def __post_init__(self) -> None:
+        check_whole("steps", self.steps, 1)
+        check_whole("warmup", self.warmup, 0)
+        check_seconds("max_seconds", self.max_seconds)
+
+
+class StepLog:
+    """The steps of a region, by ``time.perf_counter``.
+
+    Attributes:
+        asked: what is to be recorded.
+        n, n_recorded: how many have ended, and of how many recording has seen begin and end.
+        n_until_stop: how many had ended when recording did.
+        times_s: begin and end of each of the first 200,000.
+        recorded_ms, later_ms: how long the recorded ones took, and those after recording.
+        began_s, ended_s: of the region.
+        since_s: when the step began that runs now.
+        last_s: when the last one ended.
+        ours_s: of the region, in which the profiler started or stopped.
+        skips_next, skips_all: the step that runs now, or all from now on, tell nothing of
+            unprofiled ones.
+    """
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        self.n = self.n_recorded = self.n_until_stop = 0
+        self.times_s: list[tuple[float, float]] = []
+        self.recorded_ms: list[float] = []
+        self.later_ms: list[float] = []
+        self.began_s = self.ended_s = self.since_s = self.last_s = 0.0
+        self.ours_s = 0.0
+        self.skips_next = self.skips_all = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all steps that were asked for are recorded."""
+        return self.n_recorded >= self.asked.steps
+
+    def ended(self, end_s: float) -> float:
+        """A step ended then; returns when it had begun."""
+        began_s, self.since_s = self.since_s, end_s
+        self.last_s = end_s
+        self.n += 1
+        if len(self.times_s) < _MOST_STEPS:
+            self.times_s.append((began_s, end_s))
+        return began_s
+
+    def add_later(self, ms: float) -> None:
+        """A step after recording took so long."""
+        if self.skips_next:
+            self.skips_next = False
+        elif not self.skips_all and len(self.later_ms) < _MOST_UNPROFILED:
+            self.later_ms.append(ms)
+
+    @property
+    def region_s(self) -> float:
+        """How long the region took, without the profiler's own start and stop."""
+        return max(self.ended_s - self.began_s - self.ours_s, 0.0)
+
+    def coverage(self, began_s: float, ended_s: float) -> Coverage:
+        """What of the region the figures are of: the recorded steps, or what was collected."""
+        collected_s = min(ended_s, self.ended_s) - max(began_s, self.began_s)
+        if not self.n_recorded:
+            profiled_s = max(min(collected_s, self.region_s), 0.0)
+            return Coverage(self.n, 0, 0, profiled_s, self.region_s)
+        last = self.n_until_stop
+        profiled_s = sum(self.recorded_ms) / 1e3
+        return Coverage(self.n, last - self.n_recorded + 1, last, profiled_s, self.region_s)
+
+    def odd_window(self) -> str:
+        """That steps after the recorded ones differ by more than profiling can explain."""
+        interval = ratio_interval(self.recorded_ms, self.later_ms)
+        if interval is None:
+            return ""
+        profiled, later = median(self.recorded_ms), median(self.later_ms)
+        assert profiled is not None
+        assert later is not None
+        costly = profiled - later > _MOST_COST_MS
+        if not (interval[1] < _FASTER or (interval[0] > _SLOWER and costly)):
+            return ""
+        last = self.n_until_stop
+        warmup = min(max(self.n // 2, last), max(self.n - self.asked.steps, last))
+        return (
+            f"steps {last - self.n_recorded + 1}–{last} took {fmt_ms(profiled)}, the later ones "
+            f"{fmt_ms(later)}: the profiled ones are not typical; profile later ones with "
+            f"-w {warmup} (in Python: `warmup`)"
+        )
+
+
+def median(values: Sequence[float]) -> float | None:
+    """None of no values."""
+    return statistics.median(values) if values else None
