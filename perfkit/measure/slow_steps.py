@@ -1,13 +1,12 @@
 """Steps that are not like the others: which, how long, and what they were made of.
 
-Pure functions over the columns of a run. Every sentence stands on a comparison of slow steps with
-ordinary ones of the same run; where there are few, it names them and says no more.
+Pure functions over the columns of a run. Every sentence stands on a comparison of some steps with
+others of the same run; where there are few, it names them and says no more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +15,7 @@ from perfkit.base.words import fmt_ms, fmt_share
 from perfkit.measure.meter import StepColumns
 
 _Array = npt.NDArray[np.float64]
+_Mask = npt.NDArray[np.bool_]
 
 # Slow steps count where they cost this share of the run, beyond what ordinary steps take …
 _LEAST_EXCESS = 0.05
@@ -25,30 +25,23 @@ _FAR_IQR = 3.0
 _LEAST_STEPS = 20
 # A phase is the cause where it has this share of what slow steps take more.
 _MOST_OF_IT = 0.5
-# Of a single slow step only something that explains nearly all of it.
+# Of one or two slow steps only something that explains nearly all of it.
 _NEARLY_ALL = 0.8
 _FEW = 3
 # An epoch is compared where it has so many steps beside the first one.
 _LEAST_IN_EPOCH = 10
 _SLOWER_FROM = 1.1
+_NAMES = {
+    "data_wait": "waiting for data",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer",
+    "checkpoint": "saving a checkpoint",
+    "other": "code outside of model, backward pass and optimizer",
+}
 
 
-@dataclass(frozen=True)
-class Cause:
-    """What slow steps have more of than the others.
-
-    Attributes:
-        kind: a phase, or ``gc``.
-        more_ms: mean of what a slow step takes more in it.
-        words: the clause for a sentence that has named the steps.
-    """
-
-    kind: str
-    more_ms: float
-    words: str
-
-
-def stands_out(step_ms: _Array, median: float, long_from: float) -> npt.NDArray[np.bool_]:
+def stands_out(step_ms: _Array, median: float, long_from: float) -> _Mask:
     """Which steps are slow, beyond the run's own spread; none where they cost little."""
     none = np.zeros(len(step_ms), dtype=bool)
     if len(step_ms) < _LEAST_STEPS or median <= 0:
@@ -59,53 +52,32 @@ def stands_out(step_ms: _Array, median: float, long_from: float) -> npt.NDArray[
     return slow if excess >= _LEAST_EXCESS * float(step_ms.sum()) else none
 
 
-def cause(columns: StepColumns, step_ms: _Array, slow: npt.NDArray[np.bool_]) -> Cause | None:
-    """What the slow steps are made of; None where nothing stands out."""
-    n_slow, n_rest = int(slow.sum()), int((~slow).sum())
-    if not n_slow or n_rest < _LEAST_STEPS - _FEW:
-        return None
-    more_ms = float(step_ms[slow].mean() - np.median(step_ms[~slow]))
-    if more_ms <= 0:
-        return None
-    least = _NEARLY_ALL if n_slow < _FEW else _MOST_OF_IT
+def cause(columns: StepColumns, step_ms: _Array, slow: _Mask) -> str:
+    """What the slow steps are made of, in words; empty where nothing stands out."""
+    n_slow = int(slow.sum())
+    if not n_slow or len(slow) - n_slow < _LEAST_STEPS - _FEW:
+        return ""
+    least_ms = (_NEARLY_ALL if n_slow < _FEW else _MOST_OF_IT) * _more(step_ms, slow)
+    if least_ms <= 0:
+        return ""
     each = "" if n_slow == 1 else " each"
     gc_ms = _more(columns.gc_ms, slow)
-    if gc_ms >= least * more_ms:
-        return Cause(
-            "gc",
-            gc_ms,
+    if gc_ms >= least_ms:
+        return (
             f"{fmt_ms(gc_ms)} of it{each} is Python's garbage collector: gc.freeze() after the "
-            "set-up spares what does not change",
+            "set-up spares what does not change"
         )
-    found = max(columns.phase_ms, key=lambda name: _more(columns.phase_ms[name], slow))
-    phase_ms = _more(columns.phase_ms[found], slow)
-    if phase_ms < least * more_ms:
-        return None
-    return Cause(found, phase_ms, f"{fmt_ms(phase_ms)} more{each} goes to {_named(found)}")
-
-
-def _more(column: _Array, slow: npt.NDArray[np.bool_]) -> float:
-    return float(column[slow].mean() - np.median(column[~slow]))
+    phase, phase_ms = _most_of(columns, slow)
+    return f"{fmt_ms(phase_ms)} more{each} goes to {phase}" if phase_ms >= least_ms else ""
 
 
 def growing_phase(columns: StepColumns, step_ms: _Array) -> str:
     """Which phase grows with the steps, in words; empty where no one has most of the growth."""
     n = len(step_ms)
-    if n < _LEAST_STEPS:
+    late = np.arange(n) >= n // 2
+    if n < _LEAST_STEPS or (said := _share_of(columns, step_ms, late)) is None:
         return ""
-    half = n // 2
-
-    def grown(column: _Array) -> float:
-        return float(np.median(column[half:]) - np.median(column[:half]))
-
-    total = grown(step_ms)
-    if total <= 0:
-        return ""
-    found = max(columns.phase_ms, key=lambda name: grown(columns.phase_ms[name]))
-    share = grown(columns.phase_ms[found]) / total
-    if share < _MOST_OF_IT:
-        return ""
-    return f"{fmt_share(min(share, 1.0))} of it in {_named(found)}"
+    return "{} of it in {}".format(*said)
 
 
 def first_epoch(
@@ -125,42 +97,39 @@ def first_epoch(
     if len(starts) < 2:
         return ""
     first = numbers < starts[1]
-    rest = ~first
-    if first.sum() < _LEAST_IN_EPOCH or rest.sum() < _LEAST_IN_EPOCH:
+    if min(first.sum(), (~first).sum()) < _LEAST_IN_EPOCH:
         return ""
-    was, now = float(np.median(step_ms[first])), float(np.median(step_ms[rest]))
-    apart = np.quantile(step_ms[first], 0.25) > np.quantile(step_ms[rest], 0.75)
+    was, now = float(np.median(step_ms[first])), float(np.median(step_ms[~first]))
+    apart = np.quantile(step_ms[first], 0.25) > np.quantile(step_ms[~first], 0.75)
     if was < _SLOWER_FROM * now or not apart:
         return ""
     later = "the second's" if len(starts) == 2 else "later ones"
     said = f"the first epoch's steps took {fmt_ms(was)} (median), {later} {fmt_ms(now)}"
-    if columns is None:
+    most = None if columns is None else _share_of(columns, step_ms, first)
+    if most is None:
         return said
-
-    def less(column: _Array) -> float:
-        return float(np.median(column[first]) - np.median(column[rest]))
-
-    found = max(columns.phase_ms, key=lambda name: less(columns.phase_ms[name]))
-    share = less(columns.phase_ms[found]) / (was - now)
-    if share < _MOST_OF_IT:
-        return said
-    why = (
-        ", as when files come from the disk once and from memory afterwards"
-        if found == "data_wait"
-        else ""
-    )
-    return f"{said}: {fmt_share(min(share, 1.0))} of the difference is {_named(found)}{why}"
+    share, phase = most
+    cold = phase == _NAMES["data_wait"]
+    why = ", as when files come from the disk once and from memory afterwards" if cold else ""
+    return f"{said}: {share} of the difference is {phase}{why}"
 
 
-def _named(phase: str) -> str:
-    return _NAMES.get(phase, phase)
+def _share_of(columns: StepColumns, step_ms: _Array, some: _Mask) -> tuple[str, str] | None:
+    """The phase that has most of what these steps take more than the others, with its share."""
+    total_ms = _more(step_ms, some)
+    if total_ms <= 0:
+        return None
+    phase, more_ms = _most_of(columns, some)
+    share = more_ms / total_ms
+    return (fmt_share(min(share, 1.0)), phase) if share >= _MOST_OF_IT else None
 
 
-_NAMES = {
-    "data_wait": "waiting for data",
-    "forward": "the forward pass",
-    "backward": "the backward pass",
-    "optimizer": "the optimizer",
-    "checkpoint": "saving a checkpoint",
-    "other": "code outside of model, backward pass and optimizer",
-}
+def _most_of(columns: StepColumns, some: _Mask) -> tuple[str, float]:
+    more_ms = {name: _more(column, some) for name, column in columns.phase_ms.items()}
+    found = max(more_ms, key=more_ms.__getitem__)
+    return _NAMES.get(found, found), more_ms[found]
+
+
+def _more(column: _Array, some: _Mask) -> float:
+    """What these steps usually have more than the others."""
+    return float(np.median(column[some]) - np.median(column[~some]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -231,39 +231,32 @@ class RunSummary(Shown):
 def summarize_run(facts: RunFacts) -> RunSummary:
     """Figures and verdict of a run, from what was counted."""
     steps, notes = _steady(facts)
-    step_ms, wait_ms, group = steps.step_ms, steps.wait_ms, steps.group
+    step_ms, group = steps.step_ms, steps.group
     step = summarize(step_ms, unit="ms") if len(step_ms) else None
-    share, low, high = _wait_share(step_ms, wait_ms) if facts.waits_known else (None, None, None)
-    drift = drift_of(step_ms) if len(step_ms) else None
+    share, low, high = (
+        _wait_share(step_ms, steps.wait_ms) if facts.waits_known else (None, None, None)
+    )
     readings = tuple((batch / group, reading) for batch, reading in facts.memory)
-    memory = _memory_use(readings)
     per_s = 1e3 / facts.total_ms if facts.total_ms > 0 else None
+    batches_per_s = facts.n_batches * per_s if per_s else None
     on_gpu = not in_use().is_cpu
-    warnings = [*notes]
     if facts.n_peeks and facts.n_epochs:
-        warnings.append(
+        notes.append(
             f"{plural(facts.n_peeks, 'loop')} took one batch and no second: counted as no epoch"
         )
-    if on_gpu and step is not None:
-        warnings.append(
-            "times are the host's, between batches: the GPU runs behind, so single steps blur "
-            "into one another while medians over many converge to the true step"
-        )
     if step is not None:
+        if on_gpu:
+            notes.append(
+                "times are the host's, between batches: the GPU runs behind, so single steps blur "
+                "into one another while medians over many converge to the true step"
+            )
         # the sentence mentions drift, with its own threshold
-        warnings += [w for w in step.warnings if not w.startswith("drift")]
-    warnings += facts.problems
-    batches_per_s = facts.n_batches * per_s if per_s else None
+        notes += [w for w in step.warnings if not w.startswith("drift")]
     whole_s = max(facts.wall_s, facts.total_ms / 1e3 + facts.update_s)
-    why = loader_cause(
-        facts.loading,
-        lost=share or 0.0,
-        batch_bytes=facts.batch_bytes,
-        batches_per_s=batches_per_s,
-    )
-    return RunSummary(
+    phases_ns = sum(facts.phase_ns)
+    summary = RunSummary(
         name=facts.name,
-        sentence=_sentence(facts, step, steps, share, low, high, drift, memory, why),
+        sentence="",
         ended=facts.ended,
         n_steps=steps.n_all,
         n_epochs=facts.n_epochs,
@@ -275,13 +268,13 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         wait_high=high,
         batch_size=facts.batch_size,
         samples_per_s=facts.samples * per_s if facts.samples and per_s else None,
-        steps_per_s=facts.n_batches / group * per_s if facts.n_batches and per_s else None,
+        steps_per_s=batches_per_s / group if batches_per_s else None,
         starts_ms=tuple(wait for _, _, wait in facts.starts),
-        drift=drift,
-        memory=memory,
+        drift=drift_of(step_ms) if len(step_ms) else None,
+        memory=_memory_use(readings),
         update_share=facts.update_s / whole_s if whole_s > 0 else 0.0,
         curve=_curve(steps, readings),
-        warnings=tuple(warnings),
+        warnings=(*notes, *facts.problems),
         provenance=stamp(
             "measured here",
             command=f"perfkit.watch({facts.name})",
@@ -291,18 +284,18 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         group=group,
         n_batches=facts.n_batches,
         busy=facts.busy,
-        phases=_phases(facts.phase_ns),
-        why_waiting=why,
+        phases=tuple(
+            PhaseTime(name, ns / 1e9, ns / phases_ns)
+            for name, ns in zip(PHASES, facts.phase_ns if phases_ns > 0 else (), strict=False)
+        ),
+        why_waiting=loader_cause(
+            facts.loading,
+            lost=share or 0.0,
+            batch_bytes=facts.batch_bytes,
+            batches_per_s=batches_per_s,
+        ),
     )
-
-
-def _phases(phase_ns: Sequence[int]) -> tuple[PhaseTime, ...]:
-    total = sum(phase_ns)
-    if total <= 0:
-        return ()
-    return tuple(
-        PhaseTime(name, ns / 1e9, ns / total) for name, ns in zip(PHASES, phase_ns, strict=True)
-    )
+    return replace(summary, sentence=_sentence(facts, steps, summary))
 
 
 @dataclass(frozen=True)
@@ -447,21 +440,60 @@ def _curve(steps: _Steps, readings: Sequence[tuple[float, Footprint]]) -> RunCur
     )
 
 
-def _sentence(
-    facts: RunFacts,
-    step: Summary | None,
-    steps: _Steps,
-    share: float | None,
-    low: float | None,
-    high: float | None,
-    drift: Trend | None,
-    memory: MemoryUse | None,
-    why: LoaderCause | None,
-) -> str:
+def _sentence(facts: RunFacts, steps: _Steps, run: RunSummary) -> str:
+    step, share, busy = run.step, run.wait_share, run.busy
     if step is None or (share is None and facts.waits_known):
         return _no_step(facts)
+    waited = "" if share is None else f"{fmt_share(share)} of {{}} waited for the loader"
+    first = ""
+    if busy is not None:
+        first = "".join(f"{sentence} " for sentence in busy.held_back_by())
+        if busy.spoils:
+            waited = waited and "; " + waited.format("the time")
+            return (
+                f"{busy.sentence()} {first}So these times say little about your loop: watch it "
+                f"again on a quiet machine. (Median step {fmt_ms(step.median)}, from "
+                f"{fmt_ms(step.minimum)} to {fmt_ms(step.maximum)}{waited}.)"
+                f"{_growth(steps, None, run.memory)}"  # no load of others makes memory of ours grow
+            )
+        if busy.is_busy:
+            first = f"{busy.sentence()} {first}"
+    if step.n < _FEWEST_STEPS:
+        waited = waited and ": " + waited.format(fmt_ms(float(steps.step_ms.sum())))
+        return (
+            f"{first}Only {plural(step.n, 'step')} could be timed, too few for a verdict{waited}."
+            f"{_growth(steps, None, run.memory)}"
+        )
+    parts = [*_bound_by_data(run, step), *_uneven_parts(facts, steps, step.median)]
+    starts = [number for number, _, _ in facts.starts]
+    if steps.group == 1 and (
+        slower := slow_steps.first_epoch(steps.batches, steps.step_ms, starts, steps.columns)
+    ):
+        parts.append(slower)
+    elif run.drift is not None and run.drift.change < 0:
+        parts.append(f"steps got {fmt_share(-run.drift.relative)} faster over the run")
+    starting_ms = sum(run.starts_ms)
+    if facts.wall_s > 0 and starting_ms >= _STARTS_FROM * 1e3 * facts.wall_s:
+        n = len(run.starts_ms)
+        times = f"in each of {n} epochs" if n > 1 else "at the start"
+        parts.append(
+            f"the first batch took {fmt_ms(float(np.median(run.starts_ms)))} {times} "
+            f"({fmt_share(starting_ms / 1e3 / facts.wall_s)} of the run)"
+        )
+    why = run.why_waiting
+    because = "" if why is None else f" {why.sentence()}"
+    return f"{first}{'; '.join(parts)}.{because}{_growth(steps, run.drift, run.memory)}"
+
+
+def _bound_by_data(run: RunSummary, step: Summary) -> list[str]:
+    """How long a step takes, and how much of it waits."""
+    share, low, high = run.wait_share, run.wait_low, run.wait_high
+    median = f"{fmt_ms(step.median)} [{fmt_ms(step.low)}, {fmt_ms(step.high)}], n={step.n}"
     if share is None:
-        return _without_waits(facts, step, steps, drift, memory)
+        return [
+            f"Median step {median}; no torch DataLoader was read, so how long the steps wait for "
+            "data is not known"
+        ]
     verdict = (
         "Data-bound"
         if share >= DATA_BOUND_FROM
@@ -470,98 +502,46 @@ def _sentence(
         else "Not data-bound"
     )
     between = "" if low is None or high is None else f" [{fmt_share(low)}, {fmt_share(high)}]"
-    held_back = () if facts.busy is None else facts.busy.held_back_by()
-    first = "".join(f"{sentence} " for sentence in held_back)
-    if facts.busy is not None and facts.busy.spoils:
-        return (
-            f"{facts.busy.sentence()} {first}So these times say little about your loop: watch it "
-            f"again on a quiet machine. (Median step {fmt_ms(step.median)}, from "
-            f"{fmt_ms(step.minimum)} to {fmt_ms(step.maximum)}; "
-            f"{fmt_share(share)} of the time waited for the loader.)"
-            f"{_growth(steps, None, memory)}"  # other programs' load makes no memory of ours grow
-        )
-    if facts.busy is not None and facts.busy.is_busy:
-        first = f"{facts.busy.sentence()} {first}"
-    of = "" if steps.group == 1 else f" of {steps.group} batches"
-    if step.n < _FEWEST_STEPS:
-        return (
-            f"{first}Only {plural(step.n, 'step')} could be timed, too few for a verdict: "
-            f"{fmt_share(share)} of {fmt_ms(float(steps.step_ms.sum()))} waited for the loader."
-            f"{_growth(steps, None, memory)}"
-        )
-    parts = [
-        f"{verdict}: {fmt_share(share)}{between} of each step{of} waits for the loader "
-        f"(median step {fmt_ms(step.median)} [{fmt_ms(step.low)}, {fmt_ms(step.high)}], n={step.n})"
+    of = "" if run.group == 1 else f" of {run.group} batches"
+    said = [
+        f"{verdict}: {fmt_share(share)}{between} of each step{of} waits for the loader (median "
+        f"step {median})"
     ]
     if PARTLY_FROM <= share < 1:
-        parts.append(f"a loader without waits would make it {_gain(1 / (1 - share))} as fast")
-    parts += _uneven_parts(facts, steps, step.median)
-    first_epoch = _first_epoch(facts, steps)
-    if first_epoch:
-        parts.append(first_epoch)
-    elif drift is not None and drift.change < 0:
-        parts.append(f"steps got {fmt_share(-drift.relative)} faster over the run")
-    starts_ms = [wait for _, _, wait in facts.starts]
-    if facts.wall_s > 0 and sum(starts_ms) >= _STARTS_FROM * 1e3 * facts.wall_s:
-        typical = float(np.median(starts_ms))
-        times = f"in each of {len(starts_ms)} epochs" if len(starts_ms) > 1 else "at the start"
-        part = sum(starts_ms) / 1e3 / facts.wall_s
-        parts.append(
-            f"the first batch took {fmt_ms(typical)} {times} ({fmt_share(part)} of the run)"
-        )
-    because = "" if why is None else f" {why.sentence()}"
-    return f"{first}{'; '.join(parts)}.{because}{_growth(steps, drift, memory)}"
-
-
-def _without_waits(
-    facts: RunFacts, step: Summary, steps: _Steps, drift: Trend | None, memory: MemoryUse | None
-) -> str:
-    """The sentence where data does not come from a DataLoader."""
-    if facts.busy is not None and facts.busy.spoils:
-        return (
-            f"{facts.busy.sentence()} So these times say little about your loop: watch it again "
-            f"on a quiet machine.{_growth(steps, None, memory)}"
-        )
-    parts = [
-        f"Median step {fmt_ms(step.median)} [{fmt_ms(step.low)}, {fmt_ms(step.high)}], n={step.n}; "
-        "no torch DataLoader was read, so how long the steps wait for data is not known"
-    ]
-    parts += _uneven_parts(facts, steps, step.median)
-    if first_epoch := _first_epoch(facts, steps):
-        parts.append(first_epoch)
-    return f"{'; '.join(parts)}.{_growth(steps, drift, memory)}"
+        gain = 1 / (1 - share)
+        most = f"at most {fmt_bound(gain)}" if gain <= _MOST_GAIN else f"more than {_MOST_GAIN}×"
+        said.append(f"a loader without waits would make it {most} as fast")
+    return said
 
 
 def _growth(steps: _Steps, drift: Trend | None, memory: MemoryUse | None) -> str:
     """What grew from step to step, by how much, how sure that is, and what to do next."""
-    slower = drift if drift is not None and drift.change > 0 else None
-    creep = None if memory is None else memory.creep
     said = []
-    if slower is not None:
+    if drift is not None and drift.change > 0:
         # of a long run not every step is kept, and the first of each epoch is left out
         apart = np.ptp(steps.numbers) / max(len(steps.numbers) - 1, 1) or 1.0
-        each, low, high = (x / apart for x in (slower.slope, slower.low, slower.high))
-        said.append(
-            f"steps got {fmt_share(slower.relative)} slower over the run: {fmt_ms(each)} more "
-            f"with each step [{fmt_ms(low)}, {fmt_ms(high)}]"
+        each, low, high = (fmt_ms(x / apart) for x in (drift.slope, drift.low, drift.high))
+        phase = (
+            ""
+            if steps.columns is None
+            else (slow_steps.growing_phase(steps.columns, steps.step_ms))
         )
-    if creep is not None and memory is not None:
-        said.append(growing(memory))
+        said.append(
+            f"steps got {fmt_share(drift.relative)} slower over the run: {each} more with each "
+            f"step [{low}, {high}]" + f" ({phase})" * bool(phase)
+        )
+    grows = "" if memory is None else growing(memory)
+    words = " and ".join([*said, *filter(None, [grows])])
+    words = words[:1].upper() + words[1:]
+    if grows:
+        return f" {words}; perfkit.find_leaks(step) shows what grows and what holds it."
     if not said:
         return ""
-    if slower is not None and steps.columns is not None:
-        phase = slow_steps.growing_phase(steps.columns, steps.step_ms)
-        if phase:
-            said[0] += f" ({phase})"
-    words = " and ".join(said)
-    words = words[:1].upper() + words[1:]
-    if creep is None:
-        return (
-            f" {words}; no memory grows as clearly. A hot processor, other programs or longer "
-            "inputs do that, and so does work that each step adds to: "
-            "perfkit.find_leaks(step) shows what grows."
-        )
-    return f" {words}; perfkit.find_leaks(step) shows what grows and what holds it."
+    return (
+        f" {words}; no memory grows as clearly. A hot processor, other programs or longer inputs "
+        "do that, and so does work that each step adds to: perfkit.find_leaks(step) shows what "
+        "grows."
+    )
 
 
 def growing(memory: MemoryUse) -> str:
@@ -582,73 +562,50 @@ def growing(memory: MemoryUse) -> str:
     return said
 
 
-def _first_epoch(facts: RunFacts, steps: _Steps) -> str:
-    if steps.group > 1:
-        return ""
-    starts = [number for number, _, _ in facts.starts]
-    return slow_steps.first_epoch(steps.batches, steps.step_ms, starts, steps.columns)
-
-
 def _uneven_parts(facts: RunFacts, steps: _Steps, median: float) -> list[str]:
     """Of slow steps: by far, or, where it is known what they are made of, clearly."""
+    step_ms, mean = steps.step_ms, float(steps.step_ms.mean())
     if median <= 0:
         return []
-    if float(steps.step_ms.mean()) > _UNEVEN_FROM * median:
-        return [_uneven(steps, median, facts.during, steps.step_ms > _LONG_FROM * median)]
-    if steps.columns is None:
+    by_far = mean > _UNEVEN_FROM * median
+    if by_far:
+        slow = step_ms > _LONG_FROM * median
+    elif steps.columns is not None:
+        slow = slow_steps.stands_out(step_ms, median, _SLOW_FROM)
+    else:
         return []
-    slow = slow_steps.stands_out(steps.step_ms, median, _SLOW_FROM)
-    return [_uneven(steps, median, facts.during, slow)] if slow.any() else []
+    if not slow.any():
+        return [f"steps are uneven, their mean is {fmt_ms(mean)}"] if by_far else []
+    took, waited = step_ms[slow], steps.wait_ms[slow]
+    which, n = _which(steps.numbers[slow] + 1, len(step_ms)), len(took)
+    share = fmt_share(float(took.sum() / step_ms.sum()))
+    longest, shortest = float(took.max()), float(took.min())
+    times = f"{fmt_ms(float(np.median(took)))} (median)"
+    if longest > _ALIKE * shortest:
+        times = f"{fmt_ms(shortest)} to {fmt_ms(longest)}"
+    said = f"steps are uneven: {which} {times}, and together they are {share} of the time"
+    if n == 1:
+        said = f"steps are uneven: {which} {fmt_ms(longest)}, {share} of the time"
+    if float(waited.sum()) > float(took.sum()) / 2:
+        return [f"{said}; in these the loop waits for the loader"]
+    if steps.columns is not None and (cause := slow_steps.cause(steps.columns, step_ms, slow)):
+        said = f"{said}; {cause}"
+    ends = steps.batches[slow].tolist()
+    line = facts.during({end - back for end in ends for back in range(steps.group)})
+    return [f"{said}; in these it runs {line}" if line else said]
 
 
-def _uneven(
-    steps: _Steps,
-    median: float,
-    during: Callable[[set[int]], str],
-    long: npt.NDArray[np.bool_],
-) -> str:
-    """Which steps are long, how long, and what ran in them."""
-    if not long.any():
-        return f"steps are uneven, their mean is {fmt_ms(float(steps.step_ms.mean()))}"
-    numbers, took, waited = steps.numbers[long] + 1, steps.step_ms[long], steps.wait_ms[long]
-    share = float(took.sum() / steps.step_ms.sum())
+def _which(numbers: npt.NDArray[np.int64], n_of: int) -> str:
+    """These steps, as the subject of "takes"."""
     gaps = np.diff(numbers)
     usual = int(np.median(gaps)) if len(gaps) else 0
     listed = ", ".join(fmt_count(int(n)) for n in numbers[:_LISTED])
-    listed += " …" if len(numbers) > _LISTED else ""
-    take = "takes"
+    listed += " …" * (len(numbers) > _LISTED)
     if usual > 1 and len(gaps) >= _LISTED and float(np.mean(gaps == usual)) >= _REGULAR:
-        which = f"every {_ordinal(usual)} ({listed})"
-    elif len(numbers) == 1:
-        which = f"number {listed}"
-    else:
-        which = f"{fmt_count(len(numbers))} of {fmt_count(len(steps.step_ms))} ({listed})"
-        take = "take"
-    shortest, longest = fmt_ms(float(took.min())), fmt_ms(float(took.max()))
+        return f"every {_ordinal(usual)} ({listed}) takes"
     if len(numbers) == 1:
-        said = f"steps are uneven: {which} takes {longest}, {fmt_share(share)} of the time"
-    else:
-        times = (
-            f"{shortest} to {longest}"
-            if float(took.max()) > _ALIKE * float(took.min())
-            else f"{fmt_ms(float(np.median(took)))} (median)"
-        )
-        said = (
-            f"steps are uneven: {which} {take} {times}, and together they are "
-            f"{fmt_share(share)} of the time"
-        )
-    if float(waited.sum()) > float(took.sum()) / 2:
-        return f"{said}; in these the loop waits for the loader"
-    if steps.columns is not None:
-        cause = slow_steps.cause(steps.columns, steps.step_ms, long)
-        if cause is not None:
-            said = f"{said}; {cause.words}"
-    line = during(_batches_of(steps.batches[long], steps.group))
-    return f"{said}; in these it runs {line}" if line else said
-
-
-def _batches_of(ends: npt.NDArray[np.int64], group: int) -> set[int]:
-    return {int(end) - back for end in ends for back in range(group)}
+        return f"number {listed} takes"
+    return f"{fmt_count(len(numbers))} of {fmt_count(n_of)} ({listed}) take"
 
 
 def _ordinal(n: int) -> str:
@@ -672,9 +629,3 @@ def _no_step(facts: RunFacts) -> str:
         return f"No step was completed ({facts.ended})."
     hint = ": it is an iterator, which can be looped over only once" if facts.one_shot else ""
     return f"No step: the loader gave no batch{hint}."
-
-
-def _gain(gain: float) -> str:
-    if gain > _MOST_GAIN:
-        return f"more than {_MOST_GAIN}×"
-    return f"at most {fmt_bound(gain)}"

@@ -220,13 +220,13 @@ def test_a_collection_counts_from_its_begin_to_its_end() -> None:
 def test_a_cause_needs_ordinary_steps_to_compare_with(n_rest: int, is_told: bool) -> None:
     slow = np.arange(n_rest + 3) < 3
     step_ms = np.where(slow, 30.0, 10.0)
-    assert (cause(columns(forward=step_ms), step_ms, slow) is not None) is is_told
+    assert bool(cause(columns(forward=step_ms), step_ms, slow)) is is_told
 
 
 def test_without_slow_steps_or_more_time_in_them_there_is_no_cause() -> None:
     step_ms = np.full(60, 10.0)
     for slow in (np.zeros(60, dtype=bool), np.arange(60) < 10):
-        assert cause(columns(forward=step_ms), step_ms, slow) is None
+        assert not cause(columns(forward=step_ms), step_ms, slow)
 
 
 @pytest.mark.parametrize(("n", "is_told"), [(19, False), (20, True)])
