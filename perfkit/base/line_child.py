@@ -32,13 +32,20 @@ class LineChild:
         arguments: Python's own: ``"-m", "package.module", …``.
         env: its environment; by default this one's.
         own_session: whether a Ctrl-C in this terminal spares it.
+        hands_on: it goes on in a process that it forks at once: then this one has no child, for
+            which a program that waits for all of its children would wait.
     """
 
     def __init__(
-        self, *arguments: str, env: Mapping[str, str] | None = None, own_session: bool = False
+        self,
+        *arguments: str,
+        env: Mapping[str, str] | None = None,
+        own_session: bool = False,
+        hands_on: bool = False,
     ) -> None:
         complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._complaints = complaints
+        self._hands_on = hands_on
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
             stdin=subprocess.PIPE,
@@ -79,6 +86,8 @@ class LineChild:
         if within_s is not None and not self.has_said(within_s):
             self.kill()
         line = self._process.stdout.readline()
+        if self._hands_on:
+            self._process.wait()
         if line:
             return json.loads(line)
         self._complaints.seek(0)

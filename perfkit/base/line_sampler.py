@@ -10,6 +10,7 @@ and sees no other process.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -98,6 +99,7 @@ class LineSampler:
         self._pid = os.getpid()
         self._child: LineChild | None = None
         self._agrees = False
+        self._reader = 0  # its process
         self._inside: list[Look] = []
         self._stacks: dict[Stack, Stack] = {}
         self._closed = threading.Event()
@@ -119,9 +121,6 @@ class LineSampler:
         with self._instrument.guard("starting"):
             self._child = self._new_child()
         self._thread.start()
-        if self._child is not None:
-            with self._instrument.guard("starting"):
-                self._ask(self._child)
 
     def stop(self) -> Samples:
         """End, and say what was seen; once more where it has ended."""
@@ -143,21 +142,50 @@ class LineSampler:
             if self._agrees:
                 child.tell("take")
                 self._samples = self._told(child.hear(_ANSWERS_WITHIN_S))
+                child.has_said(_JOIN_S)  # its end
         except EndedError:  # somebody has ended it
             pass
         finally:
             child.end()
+            _readers.discard(self._reader)
+            if self._reader:
+                with contextlib.suppress(OSError):  # it is this one's child in a container's first
+                    os.waitpid(self._reader, 0)
 
     def _run(self) -> None:
         """Look from here until the reader has begun."""
         child = self._child
         while not self._closed.wait(0.0 if child is not None else 1.0 / self._per_s):
             if child is not None and child.has_said(1.0 / self._per_s):
-                self._agrees = self._has_seen_this_thread(child)
+                try:
+                    self._heard(child, child.hear(_ANSWERS_WITHIN_S))
+                except EndedError:
+                    child = None
                 if self._agrees:
                     return
-                child = None
             self._look()
+
+    def _heard(self, child: LineChild, said: Any) -> None:
+        """First its process, then the stack of this very thread as it has seen it."""
+        if isinstance(said, int):
+            self._reader = said
+            _readers.add(said)
+            _let_read()
+            child.tell(
+                {
+                    "pid": os.getpid(),
+                    "asks": threading.get_native_id(),
+                    "native_id": self._native_id,
+                    "layout": frame_layout(),
+                    "per_s": self._per_s,
+                }
+            )
+            return
+        # what called _run: there it waited on one line, and is on another now
+        around = frames_of(levels_of(sys._getframe(2)))
+        self._agrees = tuple(Frame(*frame) for frame in said[-len(around) :]) == around
+        if not self._agrees:
+            raise EndedError("it reads stacks as they are not")
 
     def _look(self) -> None:
         stack = frames_of(stack_of(self._thread_id))
@@ -169,32 +197,9 @@ class LineSampler:
         if frame_layout() is None:
             return None
         try:
-            child = LineChild("-I", "-S", _READER, own_session=True)
+            return LineChild("-I", "-S", _READER, str(os.getpid()), own_session=True, hands_on=True)
         except OSError:
             return None
-        _let_read(child.pid)
-        return child
-
-    def _ask(self, child: LineChild) -> None:
-        child.tell(
-            {
-                "pid": os.getpid(),
-                "asks": self._thread.native_id,
-                "native_id": self._native_id,
-                "layout": frame_layout(),
-                "per_s": self._per_s,
-            }
-        )
-
-    def _has_seen_this_thread(self, child: LineChild) -> bool:
-        """Whether it reads stacks as they are: it has looked at this very thread."""
-        try:
-            seen = [Frame(*frame) for frame in child.hear(_ANSWERS_WITHIN_S)]
-        except EndedError:
-            return False
-        # what called _run: there it waited on one line, and is on another now
-        around = frames_of(levels_of(sys._getframe(2)))
-        return tuple(seen[-len(around) :]) == around
 
     def _told(self, answer: Any) -> Samples:
         frames = [Frame(*frame) for frame in answer["frames"]]
@@ -212,10 +217,17 @@ class LineSampler:
         return Samples(tuple(thread), tuple(children), from_outside=True)
 
 
-def _let_read(pid: int) -> None:
-    """Where only a process's parents may read it: this one, too (see ptrace(2), Yama)."""
+_readers: set[int] = set()
+
+
+def _let_read() -> None:
+    """Where only a process's parents may read it: the reader, too (see ptrace(2), Yama)."""
     try:
-        if _PTRACE_SCOPE.read_text().strip() == "1":
-            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)
+        if _readers and _PTRACE_SCOPE.read_text().strip() == "1":
+            ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(max(_readers)), 0, 0, 0)
     except OSError:
         pass
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_read)  # it is no right that a worker inherits

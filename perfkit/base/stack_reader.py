@@ -6,9 +6,9 @@ holds the lock (``sorted``, a regular expression) only when that is over, on the
 outside the frames are plain memory, read through ``/proc/PID/mem`` without stopping anybody. What
 is torn, because the process went on meanwhile, is read again.
 
-Its input is a line of JSON, what to look at and where the interpreter keeps it (see
-:mod:`perfkit.base.frame_layout`), then ``take``; it answers the first with one stack to compare
-and the second with all that it saw. It ends with its input.
+It forks at once, and says in which process it goes on. Its input is a line of JSON, what to look at
+and where the interpreter keeps it (see :mod:`perfkit.base.frame_layout`), then ``take``; it answers
+the first with one stack to compare and the second with all that it saw. It ends with its input.
 """
 
 # ruff: noqa: PTH110, PTH123, PTH208
@@ -318,8 +318,14 @@ def _answer(what: object) -> None:
 
 
 def main() -> None:
+    if os.fork():
+        os._exit(0)
+    _answer(os.getpid())
     orders = open(0, "rb", buffering=0)  # noqa: SIM115 - nothing read ahead, for select()
-    order = json.loads(orders.readline())
+    line = orders.readline()
+    if not line:
+        return
+    order = json.loads(line)
     codes = Codes()
     own = Process(order["pid"], order["asks"], order["layout"], codes)
     stack = own.stack()
@@ -328,9 +334,9 @@ def main() -> None:
     _answer([] if stack is None else [frames[i] for i in list(codes.stacks)[stack]])
     looks = Looks(order["pid"], order["native_id"], order["layout"], codes)
     every_s = 1.0 / order["per_s"]
-    parent = os.getppid()
+    watched = f"/proc/{order['pid']}"
     next_s = children_s = time.perf_counter()
-    while os.getppid() == parent:
+    while os.path.exists(watched):  # its end closes the input, but for a process that it forked
         # at irregular times: a loop of the same pace would always be seen at the same place
         next_s += every_s * looks.slower * random.uniform(0.5, 1.5)
         now_s = time.perf_counter()

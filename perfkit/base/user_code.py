@@ -25,10 +25,11 @@ _INSTALLED = tuple(
 )
 _PERFKIT = os.path.normcase(str(Path(__file__).absolute().parents[1])) + os.sep
 # Code without a file: cells, the prompt and what somebody compiled under a name are the user's.
-# The rest is written by Python, attrs, dataclasses (<string>), torch.fx, NumPy, SymPy, beartype.
+# The rest is written by Python, attrs, dataclasses (<string>), torch.fx, NumPy, SymPy, beartype,
+# networkx (which torch.compile uses).
 _GENERATED = re.compile(
     r"^<(frozen |string>|eval_with_key>|__array_function__|lambdifygenerated|decorator-gen|@)"
-    r"|^<\w+ generated "
+    r"|^<\w+ generated |^<class .*> compilation "
 )
 _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 # packages that pass on what they are asked for: the line that called them says more

@@ -135,17 +135,27 @@ def test_where_it_cannot_be_read_from_outside_a_thread_looks(
     assert len(samples.thread) > 5
 
 
-def test_it_ends_with_a_process_that_is_killed() -> None:
-    program = """
+_BEGUN = """
 import os, signal, time
 from perfkit.base.line_sampler import LineSampler
 sampler = LineSampler()
 sampler.start()
 while sampler._thread.is_alive():
     time.sleep(0.01)
-print("" if sampler._child is None else sampler._child.pid, flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+def test_a_program_that_waits_for_all_of_its_children_does_not_wait_for_it() -> None:
+    wait = "try:\n    os.wait()\nexcept ChildProcessError:\n    print('none')\nsampler.stop()\n"
+    program = [sys.executable, "-c", _BEGUN + wait]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "none\n"
+
+
+def test_it_ends_with_a_process_that_is_killed() -> None:
+    program = _BEGUN + (
+        "print(sampler._reader or '', flush=True)\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     pid = done.stdout.strip()
     if not pid:

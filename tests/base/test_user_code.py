@@ -36,6 +36,7 @@ from perfkit.synclint.sites import place, site_of
         ("<string>", False),  # methods of dataclasses and namedtuples
         ("<eval_with_key>.4", False),
         ("<attrs generated init train.Config>", False),
+        ("<class 'networkx.utils.decorators.argmap'> compilation 12", False),
         ("<__array_function__ internals>", False),
         ("<@beartype(train.step) at 0x7f>", False),
     ],
