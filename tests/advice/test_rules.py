@@ -181,6 +181,19 @@ def test_why_workers_are_slow_decides_what_helps(
     assert diagnosis.no_cure == ""
 
 
+def test_slow_workers_are_told_with_the_line_that_they_are_on() -> None:
+    """The advice was to profile the data set by hand."""
+    made = ProcessUse(10.0, 9.9, 0.1, 0.0, 0, 0)
+    known = dataclasses.replace(_adamw(), loading=DataLoaderStats(10.0, 8, None, (made, made), 0.2))
+    seen = LineSamples((_line("x = sorted(words)", 60, 100, waiting=False),), 100)
+    diagnosis = _diagnosis(
+        cpu_training(6, wait=870 * 4, loader=WORKERS), facts=known, worker_lines=seen
+    )
+    finding = _finding(diagnosis, "dataloader-slow-code")
+    assert finding.line == "data.py:9: x = sorted(words)"
+    assert "60 % (50–69 %) of the workers' time is at data.py:9" in finding.evidence
+
+
 def test_without_workers_a_slow_disk_is_said_beside_them() -> None:
     main = ProcessUse(10.0, 1.0, 0.1, 0.0, 10**9, 10**9)
     known = dataclasses.replace(_adamw(), loading=DataLoaderStats(10.0, 8, main, (), 7.0))
