@@ -124,8 +124,7 @@ def diagnose(
     found = [*(_with_ceiling(f, case) for f in state), *_without_the_same(found, state)]
     if busy is not None and busy.spoils:
         found = [_beside_others(f, busy.lost) for f in found if f.rule not in _NEEDS_CORES]
-    named = {f.line for f in found if f.rule != "hottest-line"}
-    found = [f for f in found if f.rule != "hottest-line" or f.line not in named]
+    found = _each_line_once(found)
     found.sort(key=lambda f: (not f.is_state, -f.gain_at_most, f.rule))
     if case.is_file and not case.on_device:
         found = [_without_bound(f, "a trace without a device does not carry one") for f in found]
@@ -174,6 +173,22 @@ def diagnose(
         tuple(doubts),
         is_one_sided,
     )
+
+
+def _each_line_once(found: list[Finding]) -> list[Finding]:
+    """What is known of a line by itself, or what a rule says of it: the one that knows a cause."""
+    alone = {f.line for f in found if f.rule == "hottest-line" and f.what_to_do}
+    loads = {f.line for f in found if f.rule.startswith("dataloader-")}
+    named = {f.line for f in found if f.rule != "hottest-line"} - (alone & loads)
+    return [
+        f
+        for f in found
+        if (
+            f.line not in named
+            if f.rule == "hottest-line"
+            else not (f.rule.startswith("dataloader-") and f.line in alone)
+        )
+    ]
 
 
 # What helps only with cores that nobody else uses.

@@ -104,6 +104,15 @@ GROWS = LineKind(
     "parts.append(logits.argmax(-1))\npredictions = torch.cat(parts)",
     title="A tensor grows with every batch: all of it is kept, and copied each time",
 )
+UNPACKS = LineKind(
+    "unpacks",
+    "decompression, which starts at the file's begin each time",
+    "# unpack once, before training, and read only what is needed:\n"
+    'np.save("data.npy", everything)\n'
+    'rows = np.load("data.npy", mmap_mode="r")  # a row costs its own bytes\n'
+    "# where it must stay packed: in chunks of its own (zarr, HDF5 with small chunks)",
+    title="Files are decompressed again for each sample",
+)
 FORWARD = LineKind(
     "forward",
     "Python inside a module's forward",
@@ -172,6 +181,7 @@ _FILE_LIBRARY = re.compile(
     r"zipfile|tarfile|shutil|pathlib)$"
 )
 _FROM_A_LIST = re.compile(r"\btorch\.(tensor|as_tensor|\w*Tensor)\(\s*(\[|list\()")
+_UNPACKS = re.compile(r"\b(gzip|bz2|lzma|zlib|tarfile|zipfile)\b")
 _GROWS = re.compile(
     r"\b(?P<name>[\w.]+)\s*=\s*(?:[^=]*\belse\s+)?(?:torch|np|numpy)\."
     r"(?:cat|concat|concatenate|vstack|hstack|append)\(\s*[\[(]?\s*(?P=name)\b"
@@ -194,6 +204,8 @@ def kind_of(line: Line, *, trains: bool) -> LineKind:
     """What a line does; the first kind that fits."""
     if beside := beside_the_model(line, trains=trains):
         return beside
+    if any(_UNPACKS.search(part) for part in (line.library, line.mostly, line.source)):
+        return UNPACKS
     by_text = kind_of_source(line.source)
     # what is read over a connection is a file to this code
     if is_wait(line) and by_text not in (SAVING, IMAGES):

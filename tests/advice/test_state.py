@@ -187,12 +187,23 @@ def _with_ema(by_name: bool) -> None:
     _train(_random(), model, without_grad)
 
 
+def _with_table(used: int) -> None:
+    table, head = nn.Embedding(20_000, 64), nn.Linear(64, 2)
+    model = nn.Sequential(table, head)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(6):
+        model(torch.randint(0, 20_000, (used,))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "anomaly-mode": (lambda: _with_anomaly(True), lambda: _with_anomaly(False)),
     "hooks-multiply": (lambda: _with_hooks(False), lambda: _with_hooks(True)),
     "evaluation-with-grad": (lambda: _with_evaluation(False), lambda: _with_evaluation(True)),
     "optimizer-groups": (lambda: _with_groups(True), lambda: _with_groups(False)),
     "weights-copied": (lambda: _with_ema(True), lambda: _with_ema(False)),
+    "dense-embedding": (lambda: _with_table(64), lambda: _with_table(40_000)),
     "gc-collect": (
         lambda: _train(_random(), _model(), gc.collect),
         lambda: _train(_random(), _model()),

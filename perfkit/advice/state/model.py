@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -141,3 +142,51 @@ def _too_late(use: ModuleUse) -> Finding:
         line=only_line_with(r"\.no_sync\(\)"),
         acts_on=("communication", "backward"),
     )
+
+
+# A table in which a step touches so few of its rows, and of at least so many numbers.
+_FEW_ROWS, _LARGE_TABLE, _MOST_NUMBERS = 0.05, 1_000_000, 50_000_000
+
+
+@state
+def dense_embedding(live: Live) -> Iterator[Finding]:
+    """A large table of which a step uses few rows gets a gradient for all of them."""
+    for use in live.modules.values():
+        model = use.ref()
+        if model is None:
+            continue
+        for module in itertools.islice(model.modules(), _MOST_MODULES):
+            if "Embedding" not in type(module).__name__ or getattr(module, "sparse", True):
+                continue
+            weight: Any = getattr(module, "weight", None)
+            used = None if weight is None else _rows_used(weight)
+            if used is None or used > _FEW_ROWS * len(weight):
+                continue
+            kind, size = name_of(module), f"{len(weight)}, {weight.shape[1]}"
+            yield fact(
+                "dense-embedding",
+                f"A step uses {fmt_count(used)} of {fmt_count(len(weight))} rows of an embedding, "
+                "and updates all of them",
+                (
+                    f"the gradient of {kind}({size}) is dense: backward fills all rows with zeros "
+                    "first, and the optimizer goes over each",
+                ),
+                f"table = nn.{kind}({size}, sparse=True)\n"
+                "rare = torch.optim.SparseAdam(table.parameters(), lr)  # steps beside the other\n"
+                "# the other optimizer gets all parameters but table.weight",
+                line=only_line_with(r"\bEmbedding(Bag)?\("),
+                acts_on=("backward", "optimizer"),
+                changes="moments of rows that a step does not use stay as they are",
+            )
+            return
+
+
+def _rows_used(weight: Any) -> int | None:
+    """Rows of a gradient with a number in them; None where that is not known, or dear to ask."""
+    grad = weight.grad
+    if grad is None or grad.is_sparse or grad.device.type != "cpu" or grad.ndim != 2:
+        return None
+    if not _LARGE_TABLE <= grad.numel() <= _MOST_NUMBERS or str(grad.dtype) == "torch.bfloat16":
+        return None
+    # numpy: no operator of torch's, which a recording would show
+    return int(grad.detach().numpy().any(axis=1).sum())
