@@ -22,7 +22,6 @@ from torch.utils.data import DataLoader, TensorDataset
 import perfkit
 from perfkit.base.heard import hear, raised_by_handler
 from perfkit.base.instrument import Instrument
-from perfkit.measure import phases
 from perfkit.memory.account import Accountant
 from perfkit.synclint.connections import Connections
 from perfkit.trace.record._main_thread import call_in_main_thread
@@ -84,18 +83,6 @@ def test_ctrl_c_as_a_storage_of_the_sync_lint_dies_reaches_the_loop() -> None:
     for _ in range(10):  # perhaps at the same address
         tensors = [torch.rand(10)]
         assert connections.node(tensors[0]) != number
-
-
-def test_ctrl_c_as_a_module_that_phases_remember_dies_reaches_the_loop() -> None:
-    class Module:
-        """Not torch's: once torch has compiled, it has such a callback itself for each of those."""
-
-    remembered: dict[int, Any] = {}
-    modules = [Module()]
-    phases._note(remembered, modules[0])
-    assert phases._is_in(remembered, modules[0])
-    with pytest.raises(KeyboardInterrupt):
-        _press_and(modules.clear)
 
 
 @pytest.fixture
