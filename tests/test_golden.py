@@ -69,6 +69,7 @@ def _of_result(cls: type) -> str:
     said = str(result(cls))
     if cls.__name__ in RUN_HERE:
         said = re.sub(r"\n(measured here|predicted|simulated): .* UTC", "", said)
+        said = re.sub(r"< (?=\d)", "", said)  # < 0.1 %
         said = re.sub(r"[-+]?\d[\d,.]*( [KMGT]?i?B| [mµ]?s)?\b", "#", said)
         said = re.sub(r"  +|─+", " ", said)
     return said

@@ -196,8 +196,8 @@ class Case:
     def shares(self) -> Mapping[str, float]:
         """Host class → share."""
         recorded = self.typical.breakdown.shares()
-        if self.whole is None or self.on_device:
-            return recorded
+        if self.whole is None or self.on_device or recorded.get("communication"):
+            return recorded  # phases do not tell waits for other ranks
         known = {name: share for name, share in self.whole.items() if name != "rest"}
         left = {name: recorded[name] for name in recorded if name not in known}
         scale = self.whole["rest"] / (sum(left.values()) or 1.0)

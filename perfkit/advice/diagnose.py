@@ -177,16 +177,17 @@ def diagnose(
 
 def _each_line_once(found: list[Finding]) -> list[Finding]:
     """What is known of a line by itself, or what a rule says of it: the one that knows a cause."""
-    alone = {f.line for f in found if f.rule == "hottest-line" and f.what_to_do}
+    own = ("hottest-line", "slow-line")
+    known = {f.line for f in found if f.rule == "slow-line"}
     loads = {f.line for f in found if f.rule.startswith("dataloader-")}
-    named = {f.line for f in found if f.rule != "hottest-line"} - (alone & loads)
+    others = {f.line for f in found if f.rule not in own} - loads
     return [
         f
         for f in found
-        if (
-            f.line not in named
-            if f.rule == "hottest-line"
-            else not (f.rule.startswith("dataloader-") and f.line in alone)
+        if not (
+            f.line in (others if f.rule == "slow-line" else others | loads)
+            if f.rule in own
+            else f.rule.startswith("dataloader-") and f.line in known - others
         )
     ]
 

@@ -50,6 +50,8 @@ def is_here(package: str) -> bool:
         return find_spec(package) is not None
     except ValueError:  # it is imported, and was not found in the usual way: a stub
         return True
+    except ImportError:  # a finder that hides it
+        return False
 
 
 @contextmanager

@@ -67,6 +67,9 @@ does the same: it calls torchrun, and reports also where every rank was killed.
                             samples_per_s, drift, memory, and with a DataLoader wait_share,
                             wait_low, wait_high; null without a step
   profile                   the recorded steps (see `perfkit.profile`); null if none was recorded
+  findings[]                what the run's objects have shown; profile has them, too
+  lines, worker_lines, process_lines  sampled source lines: of this process, of the DataLoader's
+                            workers, of other processes that it started
   memory, synclint          with --memory, --synclint; else null
   warnings[], provenance    what is doubtful; where and when it was measured
 """

@@ -44,6 +44,8 @@ COUNTED = (
 # More distinct shapes than these say nothing new.
 _MOST_SHAPES = 256
 _MOST_OBJECTS = 64
+#: Steps of a long run are told apart within so many: enough to know now and then from always.
+STEPS_TOLD = 1024
 # Frames to look through for the user's line.
 _DEEPEST = 40
 # Batches that are looked into: never in steps that are usually recorded.
@@ -114,6 +116,7 @@ class Live:
         modules, loaders: by id.
         optimizers: by id, weakly.
         calls: (function, file, line of the user's) → how often it was called after the first step.
+        called_in: the same → numbers of steps in which it was called, modulo :data:`STEPS_TOLD`.
         flags: global switches as they were within a forward pass that trains, by name.
         worker_bytes: (steps, private bytes of the loader's workers) at each look.
         resident: (steps, resident bytes of this process) at each look.
@@ -141,6 +144,7 @@ class Live:
         self.loaders: dict[int, LoaderUse] = {}
         self.optimizers: dict[int, weakref.ref[Any]] = {}
         self.calls: Counter[tuple[str, str, int]] = Counter()
+        self.called_in: dict[tuple[str, str, int], set[int]] = {}
         self.flags: dict[str, Any] = {}
         self.worker_bytes: list[tuple[int, int]] = []
         self.resident: list[tuple[int, int]] = []
@@ -399,6 +403,7 @@ class Live:
                 key = name, frame.f_code.co_filename, frame.f_lineno
                 if key in self.calls or len(self.calls) < _MOST_OBJECTS:
                     self.calls[key] += 1
+                    self.called_in.setdefault(key, set()).add(self.n_steps % STEPS_TOLD)
                 return
             frame = frame.f_back
 
@@ -418,7 +423,9 @@ def _flags(module: Any) -> dict[str, Any]:
         "anomaly": torch.is_anomaly_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "fills": getattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_benchmark": torch.backends.cudnn.benchmark
+        and parameter is not None
+        and torch.backends.cudnn.is_acceptable(parameter),  # type: ignore[no-untyped-call]
         "autocast": torch.is_autocast_enabled(device),
         "dtype": None if parameter is None else str(parameter.dtype).removeprefix("torch."),
     }

@@ -38,6 +38,8 @@ _SLOW, _SLACK_S = 2.0, 0.002
 _DRIFT_FROM = 20
 # Processes that it started, and that computed for this share of the run, may be what trains.
 _BY_CHILDREN = 0.1
+# The start of a process alone takes some 0.05 s.
+_LEAST_CHILDREN_S = 0.1
 # Fewer steps than these say no more than the recorded ones.
 _LEAST_STEPS = 10
 # Less time in imports is not told.
@@ -127,8 +129,11 @@ class WholeRun(Shown):
     def to_dict(self) -> dict[str, Any]:
         """Everything but the recorded events, as plain JSON types; times in s unless named _ms."""
         steps = None if self.steps is None else self._steps(self.steps)
-        without = ("uses_loader", "syncs", "findings")
-        return fields(self, without=without, type="run", steps=steps, synclint=self.syncs)
+        without = ("uses_loader", "syncs")
+        found = [finding.to_dict() for finding in self.findings]
+        return fields(
+            self, without=without, type="run", steps=steps, synclint=self.syncs, findings=found
+        )
 
     def _steps(self, steps: RunSummary) -> dict[str, Any]:
         said = steps.to_dict()
@@ -349,7 +354,8 @@ def _nothing(
             "training in other processes, run perfkit in these: torchrun … -m perfkit run …"
         )
     if not n_steps:
-        if times.children_cpu_s > _BY_CHILDREN * (times.ended_s - times.began_s):
+        least_s = max(_BY_CHILDREN * (times.ended_s - times.began_s), _LEAST_CHILDREN_S)
+        if times.children_cpu_s > least_s:
             return (
                 f"No step was seen in {program}: no torch optimizer stepped in this process. The "
                 f"processes that it started took {fmt_s(times.children_cpu_s)} of CPU time; if "

@@ -15,6 +15,16 @@ from torch import nn
 from perfkit.synclint import tracer
 from perfkit.synclint.watch import SyncWatch
 
+
+@pytest.fixture(autouse=True)
+def _distributions_check_what_they_are_given() -> Iterator[None]:
+    """The first compile of a process turns these checks, which wait, off for good."""
+    before = torch.distributions.Distribution._validate_args
+    torch.distributions.Distribution.set_default_validate_args(True)
+    yield
+    torch.distributions.Distribution.set_default_validate_args(before)
+
+
 WARNING = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:147.)"
 
 

@@ -480,8 +480,7 @@ def test_where_the_host_ran_ahead_a_step_takes_what_the_device_works_on_it() -> 
     assert "it took 5.00 ms" in " ".join(str(found).split())
     assert device_step_us(load(product_on_gpu()), find_steps(load(product_on_gpu()))) is None
     said = " ".join(str(perfkit.open_trace(trace).ask("waterfall")).split())
-    assert "the host ran ahead" in said
-    assert "5.00 ms on a step" in said
+    assert "step takes 5.00 ms" in said
     assert found.rest_us()["the device idles"] == pytest.approx(0)
 
 
@@ -500,7 +499,7 @@ def test_the_host_ran_ahead_where_the_devices_work_is_a_twentieth_longer_than_th
 
 def test_the_headline_names_the_devices_time_where_the_host_ran_ahead() -> None:
     said = " ".join(str(explain(load(behind()))).split())
-    assert "on the host, which ran ahead; the device works 5.00 ms on each step, " in said
+    assert "5.00 ms a step, by the device: the host ran ahead" in said
 
 
 def test_what_the_profiler_adds_is_no_idle_time_of_the_device() -> None:

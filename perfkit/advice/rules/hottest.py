@@ -50,7 +50,7 @@ def _finding(case: Case, top: Line, of_what: str, n: int) -> Finding:
     inside = f", mostly in {top.mostly}" if top.mostly else ""
     gain, formula = amdahl(top.share)
     return Finding(
-        rule="hottest-line",
+        rule="slow-line" if kind.title else "hottest-line",
         cures=("host", "compute", "data"),
         title=kind.title or f"{fmt_share(top.share)} {of_what} is at this line{inside}",
         evidence=(

@@ -55,7 +55,7 @@ def filled_memory(live: Live) -> Iterator[Finding]:
 @state
 def benchmark_with_many_shapes(live: Live) -> Iterator[Finding]:
     """``cudnn.benchmark`` searches again for each new shape."""
-    if not live.flags.get("cudnn_benchmark") or live.flags.get("device") != "cuda":
+    if not live.flags.get("cudnn_benchmark"):
         return
     shapes = max((len(use.shapes) for use in live.modules.values()), default=0)
     if shapes < _MANY_SHAPES:
