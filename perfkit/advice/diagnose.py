@@ -118,7 +118,9 @@ def diagnose(
     """
     bound = _bound(case)
     found = [f for rule in rules() for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
-    found += outside(elsewhere, trains=case.trains)
+    compiled = case.facts.compiled
+    compile_s = 0.0 if compiled is None else compiled.compile_s
+    found += outside(elsewhere, trains=case.trains, compile_s=compile_s)
     growth = None if elsewhere is None else elsewhere.growth
     found += (grows := steps_grow(growth, busy))
     found = [*(_with_ceiling(f, case) for f in state), *_without_the_same(found, state)]

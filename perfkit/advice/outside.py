@@ -113,8 +113,11 @@ def is_large(growth: Growth) -> bool:
     return growth.share >= _LARGE
 
 
-def outside(elsewhere: Elsewhere | None, *, trains: bool) -> list[Finding]:
-    """A finding about each large part of the time outside the recorded steps."""
+def outside(elsewhere: Elsewhere | None, *, trains: bool, compile_s: float = 0.0) -> list[Finding]:
+    """A finding about each large part of the time outside the recorded steps.
+
+    Where ``torch.compile`` took at least half of such a part, that is said of it elsewhere.
+    """
     if elsewhere is None or not elsewhere.is_worth_a_word:
         return []
     # an evaluation now and then, and once more after the last step, is one thing
@@ -122,7 +125,8 @@ def outside(elsewhere: Elsewhere | None, *, trains: bool) -> list[Finding]:
     for stretch in elsewhere.stretches:
         groups.setdefault(stretch.place or stretch.when, []).append(stretch)
     least_s = max(_LEAST_SHARE * elsewhere.region_s, _LEAST_S)
-    large = [one for one in groups.values() if sum(s.seconds for s in one) >= least_s]
+    spent = [(one, sum(s.seconds for s in one)) for one in groups.values()]
+    large = [one for one, s in spent if s >= least_s and compile_s < s / 2]
     return [_of(one, elsewhere.region_s, trains=trains) for one in large[:_MOST_STRETCHES]]
 
 

@@ -120,6 +120,7 @@ def gave_up(case: Case) -> Iterator[Finding]:
         line=places[0],
         always=True,
         has_bound=False,
+        is_state=True,
     )
 
 
