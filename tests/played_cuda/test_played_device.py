@@ -49,7 +49,8 @@ def test_a_cnn_trains_to_the_same_losses() -> None:
         )  # fmt: skip
 
     x = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(1))
-    assert _trained("cuda", cnn, x) == _trained("cpu", cnn, x)
+    # oneDNN may sum in another order on another thread: the last bit of the fourth loss
+    assert _trained("cuda", cnn, x) == pytest.approx(_trained("cpu", cnn, x), rel=1e-5)
 
 
 @pytest.mark.parametrize("packed", [False, True])
