@@ -97,8 +97,11 @@ class StepMeter:
             now_ns: by the clock.
             made_of: its phases and its garbage collections, in nanoseconds.
         """
-        step = max(now_ns - self._began, 0)
-        wait = min(self._wait, step)
+        step, wait = now_ns - self._began, self._wait
+        if step < 0:
+            step = 0
+        if wait > step:
+            wait = step
         self._began = now_ns
         self._wait = 0
         self.n += 1

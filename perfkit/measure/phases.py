@@ -89,6 +89,11 @@ class Phases:
         self._n_calls = self._most_calls = 0  # of modules, since an update; of the step
         self._modules_on: Callable[[], None] = _nothing
         self._modules_off: Callable[[], bool] = _were_off
+        # made with the hooks, which would keep this object
+        self._put_end: Callable[..., Any] = _nothing
+        self._take_end: Callable[..., Any] = _nothing
+        self._end_fetch_event: Callable[..., Any] = _nothing
+        self._leave_event: Callable[..., Any] = _nothing
         self._open: Any = None  # where the hook is of the outermost module, while it runs
         self._sees_modules = True
         self.calls_at_the_end = 0  # of modules, in the step at which it stopped
@@ -161,47 +166,57 @@ class Phases:
         import torch
         from torch.optim import optimizer
 
+        compiles = torch.compiler.is_compiling
         # these run some times a step: what they need is looked up once
         self._is_tracing = torch_compat.jit_tracing_reader()
         self._grad_is_on = torch.is_grad_enabled
         self._graph_task = torch_compat.graph_task_id_reader()
         self._modules_on, self._modules_off = torch_compat.module_hook_switch(
-            _uncompiled(self._event(Phases._forward_begins, _INSIDE))
+            self._event(self._forward_begins, _INSIDE, compiles)
         )
         self._put_end, self._take_end = torch_compat.forward_end_switch(
-            _AtTheEnd(self._event(Phases._close_forward))
+            _AtTheEnd(self._event(self._close_forward))
         )
         # one by one: where one fails, those before it are taken away
         undo = self._undo
         undo.append(self._see_no_modules)
-        fetch = self._event(Phases._fetches, _NO_FETCH)
+        fetch = self._event(self._fetches, _NO_FETCH)
         undo.append(torch_compat.watch_loader_iterators(fetch))
-        backward = self._event(Phases._backward_begins, _NO_BACKWARD)
+        backward = self._event(self._backward_begins, _NO_BACKWARD)
         undo.append(torch_compat.watch_backward(backward))
-        undo.append(torch_compat.watch_saves(self._event(Phases._saves, _NO_SAVE)))
-        compiled = self._event(Phases._compiled_begins)
+        undo.append(torch_compat.watch_saves(self._event(self._saves, _NO_SAVE)))
+        compiled = self._event(self._compiled_begins)
         undo.append(torch_compat.watch_compiled_modules(compiled))
         self._may_go = tuple(undo)  # at any time
-        step = _uncompiled(self._event(Phases._optimizer_begins, _NO_OPTIMIZER))
+        step = self._event(self._optimizer_begins, _NO_OPTIMIZER, compiles)
         undo.append(optimizer.register_optimizer_step_pre_hook(step).remove)
-        stepped = _uncompiled(self._event(Phases._optimizer_ended))
+        stepped = self._event(self._optimizer_ended, is_compiling=compiles)
         undo.append(optimizer.register_optimizer_step_post_hook(stepped).remove)
-        self._end_fetch_event = self._event(Phases._fetched_one)
-        self._leave_event = self._event(Phases._left)
+        self._end_fetch_event = self._event(self._fetched_one)
+        self._leave_event = self._event(self._left)
         self._see_modules()
 
     def _event(
-        self, act: Callable[..., Any], unless: frozenset[int] = frozenset()
+        self,
+        act: Callable[..., Any],
+        unless: frozenset[int] = frozenset(),
+        is_compiling: Callable[[], bool] | None = None,
     ) -> Callable[..., Any]:
-        """A hook: it acts in the watched thread, and not in these phases; it cannot raise."""
-        one = weakref.ref(self)  # else hooks that are kept would be a cycle
+        """A hook: it acts in the watched thread, and not in these phases; it cannot raise.
+
+        Args:
+            act: what to do.
+            unless: the phases.
+            is_compiling: for what torch.compile may look through; asked first.
+        """
 
         def event(*args: Any) -> Any:
-            self = one()
-            if self is None or self._phase in unless or get_ident() != self._thread_id:
+            if is_compiling is not None and is_compiling():
+                return None
+            if self._phase in unless or get_ident() != self._thread_id:
                 return None
             try:
-                return act(self, *args)
+                return act(*args)
             except Exception as error:
                 self._instrument.fail(error, getattr(act, "__name__", "a hook"))
                 return None
@@ -242,6 +257,7 @@ class Phases:
             with self._instrument.guard("ending"):
                 call()
         self._modules_on, self._modules_off = _nothing, _were_off
+        self._put_end = self._take_end = self._end_fetch_event = self._leave_event = _nothing
 
     def take(self, until_ns: int | None = None) -> tuple[int, ...]:
         """Nanoseconds of each of :data:`PHASES` since the last call; a step is over.
@@ -401,7 +417,7 @@ class Phases:
         phase, hooked = self._phase, self._modules_off()  # it warns of hooks
         if self._sees_modules and phase not in _INSIDE:
             self._opens(module)
-        return self._event(partial(Phases._compiled_ended, phase=phase, hooked=hooked))
+        return self._event(partial(self._compiled_ended, phase=phase, hooked=hooked))
 
     def _compiled_ended(self, _: Any, phase: int, hooked: bool) -> None:
         if phase not in _INSIDE:
@@ -527,18 +543,7 @@ class _AtTheEnd:
         return getattr, (nullcontext(), "__exit__")
 
 
-def _uncompiled(event: Callable[..., Any]) -> Callable[..., None]:
-    """The hook for what torch.compile may look through."""
-    import torch
-
-    def hook(*args: Any) -> None:
-        if not torch.compiler.is_compiling():
-            event(*args)
-
-    return hook
-
-
-def _nothing() -> None:
+def _nothing(*_: object) -> None:
     pass
 
 

@@ -302,19 +302,21 @@ class WatchedRun(Generic[_Batch]):
                 self._batch_bytes = n_bytes(batch) or 0
             if size is not None and size > self._batch_size:
                 self._batch_size = size
-            self._looked_ns = max(now() - came, 0)
-            tracker.update_ns += self._looked_ns
+            looked = now() - came
+            if looked > 0:
+                self._looked_ns = looked
+                tracker.update_ns += looked
         self._handed += 1
         self._working = True
 
     def _asked(self) -> None:
         """The loop asks for the next batch: a step is over."""
         self._working = False
-        asked = self._now()
         waited = self._came_ns - self._asked_ns
         # the look at the batch is no part of the step
         began = self._asked_ns + self._looked_ns
-        self._asked_ns = asked = self.tracker.step_ended(began, asked, (waited, self._size))
+        fetched = waited, self._size
+        self._asked_ns = asked = self.tracker.step_ended(began, self._now(), fetched)
         self.tracker.phases.fetch_begins(asked)
 
     @property
