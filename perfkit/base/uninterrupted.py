@@ -7,13 +7,15 @@ done, and what is left changes every later step of the notebook.
 
 from __future__ import annotations
 
+# signal's functions around these take ten times as long, and this runs in recorded steps
+import _signal  # type: ignore[import-not-found]
 import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_NUMBERS = (int(signal.SIGINT), int(signal.SIGTERM))
 # Who presses Ctrl-C so often means it: something in here hangs.
 _AT_LAST = 3
 
@@ -34,11 +36,11 @@ class Uninterrupted:
             return
         try:
             for number in _NUMBERS:
-                handler: Any = signal.getsignal(number)
+                handler: Any = _signal.getsignal(number)
                 if callable(handler) and not isinstance(handler, _Held):
                     held = _Held(number, handler)
                     self._held.append(held)
-                    signal.signal(number, held)
+                    _signal.signal(number, held)
         except ValueError:  # a thread of another interpreter: no handler runs here
             pass
         except BaseException:  # another signal's handler raised
@@ -78,7 +80,7 @@ def behind(handler: Any) -> Any:
 class _Held:
     """Stands in for a handler, and counts."""
 
-    def __init__(self, number: signal.Signals, handler: Any) -> None:
+    def __init__(self, number: int, handler: Any) -> None:
         self.number = number
         self.handler = handler
         self.n = 0
@@ -94,14 +96,14 @@ def _put_back(all_held: list[_Held]) -> None:
     if all_held:
         *others, last = all_held
         try:
-            now: Any = signal.getsignal(last.number)
+            now: Any = _signal.getsignal(last.number)
             if now is last:
-                signal.signal(last.number, last.handler)
+                _signal.signal(last.number, last.handler)
         finally:  # a signal that comes now is handled at once, and its handler may raise
             _put_back(others)
 
 
-def _raise(numbers: list[signal.Signals]) -> None:
+def _raise(numbers: list[int]) -> None:
     if numbers:
         try:
             signal.raise_signal(numbers[0])

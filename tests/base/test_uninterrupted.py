@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_a_signal_as_handlers_are_put_back_keeps_none_of_them_held(
         raise SystemExit
 
     handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: ends}
-    really = signal.signal
+    really: Any = vars(sys.modules["_signal"])["signal"]
 
     def comes_at_once(number: signal.Signals, handler: Any) -> Any:
         was = really(number, handler)
@@ -81,7 +82,7 @@ def test_a_signal_as_handlers_are_put_back_keeps_none_of_them_held(
     try:
         block = Uninterrupted()
         block.__enter__()
-        monkeypatch.setattr(signal, "signal", comes_at_once)
+        monkeypatch.setattr("_signal.signal", comes_at_once)
         with pytest.raises((KeyboardInterrupt, SystemExit)):
             block.__exit__()
         monkeypatch.undo()

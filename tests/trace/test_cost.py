@@ -46,7 +46,8 @@ def test_words() -> None:
     assert "no difference seen (95 % interval −" in _sentence(base, base)
     spread = [3.0, 30.0, 5.0, 20.0, 4.0, 10.0]
     assert "too unsteady to tell (95 % interval −" in _sentence(spread, spread)
-    assert "+20 % (95 % interval +" in _sentence([12 * x / 10 for x in base], base)
+    assert ": +17 % to +24 % (95 % interval)" in _sentence([12 * x / 10 for x in base], base)
+    assert "one after recording, which still has perfkit's hooks, 10.1 ms" in _sentence(base, base)
     faster = _sentence([3.0, 3.1, 3.2, 2.9, 2.8, 3.0], base)
     assert "the cost is unknown" in faster
     assert "%" not in faster

@@ -30,7 +30,8 @@ class Cost:
 
     Attributes:
         profiled_step_ms: median step while the profiler ran; None where no step was seen.
-        unprofiled_step_ms: median of later steps without it; None where none followed.
+        unprofiled_step_ms: median of later steps without it, which still have perfkit's hooks (the
+            end of a step is seen, lines are sampled); None where none followed.
         n_profiled: how many steps the first figure stands on.
         n_unprofiled: how many the second.
         stop_s: seconds that stopping the profiler took, once.
@@ -79,13 +80,13 @@ class Cost:
         if self.slowdown is not None:
             parts.append(
                 f"a profiled step took {fmt_ms(self.profiled_step_ms)} (n={self.n_profiled}), "
-                f"an unprofiled one {fmt_ms(self.unprofiled_step_ms)} (n={self.n_unprofiled}): "
-                f"{self._verdict(self.slowdown)}"
+                f"one after recording, which still has perfkit's hooks, "
+                f"{fmt_ms(self.unprofiled_step_ms)} (n={self.n_unprofiled}): {self._verdict()}"
             )
         elif self.profiled_step_ms is not None:
             parts.append(
                 f"a profiled step took {fmt_ms(self.profiled_step_ms)} (n={self.n_profiled}); "
-                "no unprofiled step followed to compare it with"
+                "none followed to compare it with"
             )
         parts.append(
             f"stopping {fmt_s(self.stop_s)} and reading {fmt_s(self.read_s)}, once "
@@ -99,16 +100,17 @@ class Cost:
             )
         return "Profiling cost: " + "; ".join(parts) + "."
 
-    def _verdict(self, slowdown: float) -> str:
+    def _verdict(self) -> str:
         if self.slowdown_interval is None:
             return "too few to tell a difference"
         low, high = self.slowdown_interval
         if high < 1 or low > _MOST_SLOWDOWN:  # a profiler makes nothing faster
             return "the steps themselves differ, so the cost is unknown"
-        interval = f"95 % interval {fmt_change(low - 1)} to {fmt_change(high - 1)}"
+        # The ratio of the medians is another measure, and may lie outside of this interval.
+        interval = f"{fmt_change(low - 1)} to {fmt_change(high - 1)}"
         if low <= 1:
-            return f"{no_difference(low, high)} ({interval})"
-        return f"{fmt_change(slowdown - 1)} ({interval})"
+            return f"{no_difference(low, high)} (95 % interval {interval})"
+        return f"{interval} (95 % interval)"
 
 
 def ratio_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
