@@ -211,7 +211,7 @@ def _format_count() -> Any:
     import torch
     from torch import nn
 
-    from perfkit.measure.formats import count_formats
+    from perfkit.course.kit.formats import count_formats
 
     layer = nn.Linear(8, 2)
 
@@ -227,7 +227,7 @@ def _format_count() -> Any:
 def _compile_report() -> Any:
     import torch
 
-    from perfkit.measure.compiled import watch_compile
+    from perfkit.course.kit.compiled import watch_compile
 
     def careless(x: Any) -> Any:
         return x + 1 if x.sum().item() > 0 else x

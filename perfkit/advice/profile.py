@@ -108,7 +108,7 @@ class Profile(Shown):
     def steps_of_compiling(self) -> int | None:
         """As many profiled steps as compiling took, in time; None where these compile themselves.
 
-        ``perfkit.measure.compiled.break_even_steps`` needs a step without compilation, too.
+        When compiling has paid is another number: that needs a step without it, too.
         """
         if self.compiled is None or not self.compiled.n_graphs or self.is_piece:
             return None

@@ -1,54 +1,10 @@
-"""What is counted and not timed: number formats, and what ``torch.compile`` did."""
+"""What ``torch.compile`` did."""
 
 from __future__ import annotations
 
-from collections import Counter
-
 from perfkit.base.compiling import CompileReport, GraphBreak, Recompilation
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, plural
-from perfkit.measure.formats import FormatCount
+from perfkit.base.words import fmt_count, fmt_ms, plural
 from perfkit.show.document import Document, Table, document_for
-
-
-@document_for(FormatCount)
-def _formats(obj: FormatCount) -> Document:
-    each: Counter[str] = Counter()
-    for forms in obj.operators.values():
-        each.update(forms)
-    computed = ", ".join(f"{fmt_count(n)} in {form}" for form, n in each.most_common())
-    kept = ", ".join(f"{fmt_bytes(n)} in {form}" for form, n in obj.saved_bytes.items())
-    formats = dict.fromkeys([*(form for form, _ in each.most_common()), *obj.saved_bytes])
-    return Document(
-        name="format count",
-        sentence=(
-            f"Operators: {computed or 'none with numbers as a result'}; "
-            f"{plural(obj.casts, 'cast')} between formats; kept for the backward pass: "
-            f"{kept or 'nothing'}."
-        ),
-        tables=(
-            Table(
-                ("Format", "Operators", "Kept for backward"),
-                tuple(
-                    (form, fmt_count(each[form]), fmt_bytes(obj.saved_bytes.get(form, 0)))
-                    for form in formats
-                ),
-                title="By format",
-                open=True,
-            ),
-            Table(
-                ("Operator", "Result", "Times"),
-                tuple(
-                    (name, form, fmt_count(n))
-                    for name, forms in obj.operators.items()
-                    for form, n in forms.items()
-                ),
-                title="By operator",
-                align="<<>",
-                code="c..",
-                brief=False,
-            ),
-        ),
-    )
 
 
 @document_for(GraphBreak)

@@ -29,7 +29,6 @@ _HOMES = {
     "perfkit.measure": "perfkit.show.timing",
     "perfkit.measure.energy": "perfkit.show.energy",
     "perfkit.base.compiling": "perfkit.show.counted",
-    "perfkit.measure.formats": "perfkit.show.counted",
     "perfkit.script": "perfkit.show.whole_run",
     "perfkit.script.ranks": "perfkit.show.ranked_run",
     "perfkit.trace": "perfkit.show.trace_answers",

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from perfkit.base.errors import UsageError
 from perfkit.course.kit.claim import claim
+from perfkit.course.kit.collectives import CollectiveCount
 from perfkit.course.lessons.lesson_15_data_parallel.criteria import Split
 from perfkit.course.lessons.lesson_15_data_parallel.lesson import (
     in_buckets,
@@ -22,7 +23,6 @@ from perfkit.course.lessons.lesson_15_data_parallel.lesson import (
 )
 from perfkit.course.lessons.lesson_15_data_parallel.measured import Links, flat, held_bytes
 from perfkit.course.lessons.lesson_15_data_parallel.pictures import draw_received
-from perfkit.measure.collectives import CollectiveCount
 
 Reduce = Callable[[torch.Tensor], None]
 Gradients = list[torch.Tensor]

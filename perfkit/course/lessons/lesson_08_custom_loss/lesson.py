@@ -257,7 +257,7 @@ def _step(answer: Answer, k: int) -> Callable[[], None]:
 
 
 def _operators(answer: Answer, k: int) -> int:
-    from perfkit.measure.operators import count_operators
+    from perfkit.course.kit.operators import count_operators
 
     return count_operators(_step(answer, k)).total
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.course.kit.exercise import Exercise, NotYet
+from perfkit.course.kit.formats import FormatCount, count_formats
 from perfkit.course.kit.message import Message
 from perfkit.course.kit.puzzle import Answer, number, puzzle, tensor
-from perfkit.measure.formats import FormatCount, count_formats
 
 if TYPE_CHECKING:
     import torch

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfkit.base.compiling import CompileReport
+from perfkit.course.kit.compiled import break_even_steps
 from perfkit.course.ledger.criteria import all_of, criterion, faster
 from perfkit.course.ledger.recording import Figure, Outcome
 from perfkit.course.lessons.lesson_10_compile.measured import OnGpu
 from perfkit.measure.compare import Comparison
-from perfkit.measure.compiled import break_even_steps
 
 _LESSON = "10-compile"
 #: A static graph first, and one for all lengths.

@@ -12,8 +12,8 @@ import torch
 from perfkit.advice.profiling import profile
 from perfkit.base.errors import MissingError
 from perfkit.base.machine import facts
+from perfkit.course.kit.compiled import watch_compile
 from perfkit.measure.compare import Comparison, compare
-from perfkit.measure.compiled import watch_compile
 from perfkit.trace.read.events import launch_calls
 from perfkit.trace.read.steps import find_steps
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from perfkit.course.kit.axes import DIM, GROUND, INK, plain_axes, with_source
-from perfkit.measure.compiled import break_even_steps
+from perfkit.course.kit.compiled import break_even_steps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

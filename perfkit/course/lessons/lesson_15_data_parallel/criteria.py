@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from perfkit.base.words import plural
+from perfkit.course.kit.collectives import CollectiveCount
 from perfkit.course.ledger.criteria import criterion
 from perfkit.course.ledger.recording import Figure, Outcome
 from perfkit.course.lessons.lesson_15_data_parallel.measured import Links
-from perfkit.measure.collectives import CollectiveCount
 
 _LESSON = "15-data-parallel"
 #: A device that receives this much more than the mean has another load than the others.

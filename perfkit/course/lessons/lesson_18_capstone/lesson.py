@@ -113,7 +113,7 @@ def _counted(answer: Answer, seed: int) -> tuple[int, int]:
     """Operators of one training, and its steps."""
     import torch
 
-    from perfkit.measure.operators import count_operators
+    from perfkit.course.kit.operators import count_operators
 
     data = visits(seed=seed)
     steps = 0

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from perfkit.base.errors import UsageError
-from perfkit.measure.formats import count_formats
+from perfkit.course.kit.formats import count_formats
 
 ROWS, WIDTH = 4, 8
 

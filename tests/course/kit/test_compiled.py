@@ -13,8 +13,8 @@ import torch
 from perfkit.base import compiling
 from perfkit.base.errors import UsageError
 from perfkit.base.torch_compat import Break, Compilation, compile_log
-from perfkit.measure import compiled
-from perfkit.measure.compiled import break_even_steps, watch_compile
+from perfkit.course.kit import compiled
+from perfkit.course.kit.compiled import break_even_steps, watch_compile
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from perfkit.base.errors import MissingError, UsageError
-from perfkit.measure.collectives import (
+from perfkit.course.kit.collectives import (
     CollectiveCount,
     count_collectives,
     group_of_one,

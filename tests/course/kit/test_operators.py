@@ -11,9 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfkit.base import torch_compat as compat
 from perfkit.base.errors import MeasurementError, UsageError
-from perfkit.measure.collectives import count_collectives
-from perfkit.measure.formats import count_formats
-from perfkit.measure.operators import count_operators
+from perfkit.course.kit.collectives import count_collectives
+from perfkit.course.kit.formats import count_formats
+from perfkit.course.kit.operators import count_operators
 
 
 def test_what_computes_counts_and_views_do_not() -> None:
