@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -15,7 +15,6 @@ from perfkit.advice.typical import Typical, typical
 from perfkit.base.device import in_use, pattern
 from perfkit.base.words import plural
 from perfkit.trace.ask.breakdown import DEVICE_CLASSES, Breakdown, device_layers, host_layers
-from perfkit.trace.ask.critical_path import CriticalPath, critical_path
 from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 from perfkit.trace.ask.operators import Nesting, Operator, nesting, operators
 from perfkit.trace.ask.run_ahead import device_step_us
@@ -34,6 +33,7 @@ from perfkit.trace.read.events import (
     graph_captures,
     host_threads,
     is_communication,
+    is_compiling,
     join_device,
     shows_training,
 )
@@ -44,9 +44,13 @@ from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
 from perfkit.trace.record.waits import sleeping_share, waiting_share
 
+if TYPE_CHECKING:
+    from perfkit.trace.ask.critical_path import CriticalPath
+
 # Calls of Level Zero and of the Unified Runtime below torch's XPU.
 _XPU_CALL = re.compile(r"^(ze[A-Z]|ur[A-Z]|pi[A-Z])")
 _AMD_CALL = re.compile(r"^hip[A-Z]")
+_COMPILED = "Torch-Compiled Region: "
 # Calls that give a device something to do.
 _GIVES_WORK = re.compile(r"Launch|Memcpy|Memset")
 
@@ -285,6 +289,8 @@ class Case:
     @cached_property
     def path(self) -> CriticalPath:
         """Critical path of the step of median length."""
+        from perfkit.trace.ask.critical_path import critical_path
+
         return critical_path(self.trace, self.steps)
 
     @cached_property
@@ -391,6 +397,12 @@ class Case:
     def compiling(self) -> Intervals:
         """The time inside the steps in which ``torch.compile`` compiles."""
         return compiling(self.trace, self.steps)
+
+    @cached_property
+    def compiles(self) -> bool:
+        """Whether ``torch.compile`` was used, as far as is known."""
+        names = self.trace.name_table(lambda n: n.startswith(_COMPILED) or is_compiling(n))
+        return self.facts.compiled is not None or bool(names.any())
 
     @cached_property
     def capturing(self) -> Intervals:

@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import MOST_GAIN, Finding, amdahl, interval
+from perfkit.advice.findings import MAY_WAIT, MOST_GAIN, Finding, amdahl, interval
 from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
 from perfkit.advice.outside import is_large, outside, steps_grow
-from perfkit.advice.rules.ranks import MAY_WAIT
 from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_ms, fmt_share, plural
-from perfkit.measure.summary import Summary
-from perfkit.measure.verdict import DATA_BOUND_FROM, PARTLY_FROM
+from perfkit.measure.summary import DATA_BOUND_FROM, PARTLY_FROM, Summary
 from perfkit.trace.record.elsewhere import Elsewhere
 
 # A smaller gain is within the spread of most step times.
@@ -117,7 +115,9 @@ def diagnose(
         state: what the run's objects have shown; it comes first.
     """
     bound = _bound(case)
-    found = [f for rule in rules() for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN]
+    found = [
+        f for rule in rules(case) for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN
+    ]
     compiled = case.facts.compiled
     compile_s = 0.0 if compiled is None else compiled.compile_s
     found += outside(elsewhere, trains=case.trains, compile_s=compile_s)

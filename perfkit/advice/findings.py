@@ -10,6 +10,8 @@ from perfkit.base.words import fmt_ms
 
 #: The largest gain that perfkit states: see ``Finding.gain_at_most``.
 MOST_GAIN = 10
+#: Said where one rank's recording alone is known.
+MAY_WAIT = "may be waiting for a slower rank"
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.printable import printable
 from perfkit.measure.summary import Summary, summarize
 from perfkit.trace.ask.breakdown import Breakdown, breakdown
-from perfkit.trace.ask.limit import Limit, limit
 from perfkit.trace.ask.operators import Operator
 from perfkit.trace.ask.syncs import Sync
 from perfkit.trace.ask.waterfall import NO_DEVICE, Waterfall, waterfall_beside
@@ -43,6 +42,8 @@ from perfkit.trace.record.recording import Recording
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from perfkit.trace.ask.limit import Limit
 
 # Kineto's first traces are from 2020. A clock outside these years is not a date (some count from
 # boot).
@@ -373,6 +374,8 @@ def _limit_of(
     """How far the steps are from the least time, where shapes were recorded; and why not."""
     if not (trace.dims_id >= 0).any():
         return None, ()
+    from perfkit.trace.ask.limit import limit
+
     try:
         found = limit(trace, steps)
     except Exception as error:  # a trace of a kind that nobody has seen must not cost the report

@@ -17,8 +17,8 @@ from perfkit.advice.state.state import StateWatch
 from perfkit.base.arguments import check_flag, check_function, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import MeasurementError, UsageError
+from perfkit.base.home import folder
 from perfkit.base.uninterrupted import surely
-from perfkit.limit.kept import peaks_in_use
 from perfkit.trace.record.record import MAX_SECONDS, STEPS, WARMUP, Recorder
 
 #: A trace of more steps shows nothing new and takes minutes to read.
@@ -318,7 +318,7 @@ def profile(
         warmup=warmup,
         stacks=stacks,
         # with this machine's peaks known, shapes tell how far a step is from the least time
-        shapes=shapes or peaks_in_use() is not None,
+        shapes=shapes or _has_peaks(),
         memory=memory,
         lines=lines,
         max_seconds=max_seconds,
@@ -331,3 +331,11 @@ def profile(
     with profiling:
         profiling.call(step, repeat)
     return profiling.result
+
+
+def _has_peaks() -> bool:
+    if not (folder() / "peaks").is_dir():
+        return False
+    from perfkit.limit.kept import peaks_in_use
+
+    return peaks_in_use() is not None

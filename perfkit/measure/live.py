@@ -19,18 +19,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.machine.worker_memory import private_bytes_of_workers, resident_bytes
+from perfkit.base.resident import resident_bytes
 from perfkit.base.stand_in import CallEnd, stand_in
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.user_code import is_user_code, tells_something
-from perfkit.measure.batch import parts_of
-from perfkit.measure.padding import Padding, padding
+
+if TYPE_CHECKING:
+    from perfkit.measure.padding import Padding
 
 #: Calls that are worth a word in a step: (module, attribute or class.attribute).
 COUNTED = (
@@ -41,6 +42,8 @@ COUNTED = (
     ("torch.nn", "Module.load_state_dict"),
     ("copy", "deepcopy"),
 )
+#: Switches that make steps slower, see :attr:`Live.flags`.
+SLOW_FLAGS = ("anomaly", "deterministic", "cudnn_benchmark")
 # More distinct shapes than these say nothing new.
 _MOST_SHAPES = 256
 _MOST_OBJECTS = 64
@@ -233,6 +236,8 @@ class Live:
     def _look(self) -> None:
         began_s = self.ended_s = time.perf_counter()
         if any(_n_workers(use) for use in self.loaders.values()) and self.n_steps > 8:
+            from perfkit.base.machine.worker_memory import private_bytes_of_workers
+
             self.worker_bytes.append((self.n_steps, private_bytes_of_workers()))
         self.resident.append((self.n_steps, resident_bytes()))
         self.n_profiled += torch_compat.profiler_is_on() and not self._is_ours()
@@ -283,6 +288,9 @@ class Live:
             use.wait_s += spent_s
         if use.n_batches not in _LOOKS_INTO:
             return
+        from perfkit.measure.batch import parts_of
+        from perfkit.measure.padding import padding
+
         parts = parts_of(batch)
         if use.n_batches <= 2:
             self._compare(use, parts)

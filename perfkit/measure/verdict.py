@@ -24,13 +24,15 @@ from perfkit.measure.groups import group_ends, group_size
 from perfkit.measure.loader_cause import LoaderCause, loader_cause
 from perfkit.measure.meter import StepColumns
 from perfkit.measure.phases import PHASES
-from perfkit.measure.summary import Summary, drift_of, summarize
+from perfkit.measure.summary import (
+    DATA_BOUND_FROM,
+    PARTLY_FROM,
+    Summary,
+    drift_of,
+    summarize,
+)
 from perfkit.measure.trend import Trend, trend
 
-# A loader without waits makes a step at most 1 / (1 - share) times as fast: 2× at one half, 1.25×
-# at a fifth. Below a fifth other things are better worth the work.
-DATA_BOUND_FROM = 0.5
-PARTLY_FROM = 0.2
 # A larger gain is not a prediction: something else would bound the step first.
 _MOST_GAIN = 100
 # One or two steps bound nothing: the loader's start and a cold cache are most of their time.

@@ -123,5 +123,5 @@ def test_the_least_time_is_beside_a_step_without_the_profiler(
     assert (beside.step_us, beside.is_unprofiled) == (pytest.approx(900), True)
     # where the host ran ahead, the device's own steps are known
     ahead = replace(limit(trace), step_us=500.0)
-    monkeypatch.setattr("perfkit.advice.profile.limit", lambda *_: ahead)
+    monkeypatch.setattr("perfkit.trace.ask.limit.limit", lambda *_: ahead)
     assert _limit_of(trace, find_steps(trace), cost) == (ahead, ())

@@ -430,7 +430,7 @@ def test_a_trace_that_cannot_be_counted_costs_no_report(
     def broken(*_: Any, **__: Any) -> Limit:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("perfkit.advice.profile.limit", broken)
+    monkeypatch.setattr("perfkit.trace.ask.limit.limit", broken)
     profile, _ = profiled()
     assert profile.limit is None
     assert any("could not be counted (ZeroDivisionError)" in w for w in profile.warnings)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.findings import MAY_WAIT, Finding, amdahl
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64
@@ -31,8 +31,6 @@ _GRADIENT = re.compile(r"^(torch::autograd::)?AccumulateGrad$")
 _FEW_GRADIENTS, _AS_MANY = 20, 1.1
 _WAIT_LABEL = re.compile(r"^## (\w+) wait\(\) ##$")
 
-#: Said where one rank's recording alone is known.
-MAY_WAIT = "may be waiting for a slower rank"
 # One rank's recording cannot say for which rank it waits; the report on all of them does.
 _WHO_IS_LATE = (
     "# which rank comes late? the report on all of them says it\n"

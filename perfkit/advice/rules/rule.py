@@ -3,32 +3,47 @@
 To add one, write a function of a :class:`~perfkit.advice.case.Case` in a file beside this one,
 decorated with :func:`rule`, that yields findings. Their ``rule`` names what was found, and their
 ``cures`` say which bounds of a step it is about. It needs no threshold for a small gain: what gains
-less than 5 % is not shown.
+less than 5 % is not shown. What all rules of a file need stands in :data:`NEEDS`, once: where it
+is not there, the file is not loaded.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding
 
 Rule = Callable[[Case], Iterable[Finding]]
 
-_KNOWN: dict[str, Rule] = {}
+#: File of rules -> when they can apply; those of other files always can.
+NEEDS: dict[str, Callable[[Case], object]] = {
+    "compiling": lambda case: case.compiles,
+    "data": lambda case: case.shares["data wait"],
+    "device": lambda case: case.on_device,
+    "gather": lambda case: case.lines.n_samples,
+    "hottest": lambda case: case.lines.n_samples,
+    "memory": lambda case: case.on_device or case.trace.memory.on_device.any(),
+    "ranks": lambda case: case.on_device or case.shares["communication"],
+    "shapes": lambda case: case.on_device or case.trace.input_dims,
+    "transfers": lambda case: case.on_device,
+}
+
+_KNOWN: dict[str, list[Rule]] = {}
 
 
 def rule(check: Rule) -> Rule:
     """Register a rule; a decorator."""
-    _KNOWN[f"{check.__module__}.{check.__qualname__}"] = check
+    _KNOWN.setdefault(check.__module__, []).append(check)
     return check
 
 
-def rules() -> tuple[Rule, ...]:
-    """All rules. Their order means nothing: they do not know of each other."""
+def rules(case: Case) -> Iterator[Rule]:
+    """Those that can apply. Their order means nothing: they do not know of each other."""
     package = importlib.import_module("perfkit.advice.rules")
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    return tuple(_KNOWN.values())
+        if module.name not in NEEDS or NEEDS[module.name](case):
+            importlib.import_module(name := f"{package.__name__}.{module.name}")
+            yield from _KNOWN.get(name, ())

@@ -4,36 +4,45 @@ To add one, write a function of a :class:`~perfkit.measure.live.Live` in a file 
 decorated with :func:`state`, that yields findings. It is asked between two steps, after the first
 one and each doubling of their number, and must not change anything. A finding of this kind needs no
 sample: it names the object or the line, says by ``acts_on`` which classes of a step the remedy
-shortens, and gets its ceiling from the recorded steps.
+shortens, and gets its ceiling from the recorded steps. What all rules of a file need stands in
+:data:`NEEDS`, once: where it is not there, the file is not loaded.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from perfkit.advice.findings import Finding
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.measure.live import Live
+from perfkit.measure.live import SLOW_FLAGS, Live
 
 State = Callable[[Live], Iterable[Finding]]
 
-_KNOWN: dict[str, State] = {}
+#: File of state rules -> when they can apply; those of other files always can.
+NEEDS: dict[str, Callable[[Live], object]] = {
+    "calls": lambda live: live.calls or live.n_profiled,
+    "data": lambda live: live.loaders,
+    "flags": lambda live: any(live.flags.get(one) for one in SLOW_FLAGS),
+}
+
+_KNOWN: dict[str, dict[str, State]] = {}
 
 
 def state(check: State) -> State:
     """Register a state rule; a decorator."""
-    _KNOWN[f"{check.__module__}.{check.__qualname__}"] = check
+    _KNOWN.setdefault(check.__module__, {})[f"{check.__module__}.{check.__qualname__}"] = check
     return check
 
 
-def state_rules() -> dict[str, State]:
-    """All state rules by name."""
+def state_rules(live: Live) -> Iterator[tuple[str, State]]:
+    """Those that can apply, by name."""
     package = importlib.import_module("perfkit.advice.state")
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
-    return _KNOWN
+        if module.name not in NEEDS or NEEDS[module.name](live):
+            importlib.import_module(name := f"{package.__name__}.{module.name}")
+            yield from _KNOWN.get(name, {}).items()
 
 
 class StateWatch:
@@ -62,7 +71,7 @@ class StateWatch:
             self.live.stop()
 
     def _ask(self, live: Live) -> None:
-        for name, check in state_rules().items():
+        for name, check in state_rules(live):
             found: tuple[Finding, ...] = ()
             with self._instrument.guard(name):
                 found = tuple(check(live))

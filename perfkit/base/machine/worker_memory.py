@@ -1,4 +1,4 @@
-"""Memory of this process, and what its DataLoader workers have for themselves."""
+"""What DataLoader workers have of memory for themselves."""
 
 from __future__ import annotations
 
@@ -26,10 +26,3 @@ def private_bytes_of_workers() -> int:
             if child.name() == torch_compat.LOADER_WORKER_NAME and len(found) < _MOST_WORKERS:
                 found.append(int(child.memory_full_info().uss))
     return sum(found)
-
-
-def resident_bytes() -> int:
-    """Bytes of this process that are in memory."""
-    import psutil
-
-    return int(psutil.Process().memory_info().rss)

@@ -38,7 +38,7 @@ from perfkit.trace.read.columns import (
 )
 from perfkit.trace.read.events import is_communication
 from perfkit.trace.read.intervals import EMPTY, Intervals, union, without
-from perfkit.trace.read.lookups import launch_rows, sum_by, together
+from perfkit.trace.read.lookups import launch_rows, recorded_on, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 _NODE = "autograd::engine::evaluate_function: "
@@ -172,6 +172,11 @@ class Limit(Shown):
     def is_known(self) -> bool:
         """Whether there is a least time: rates, and work that was counted."""
         return bool(self.kind and self.ops and self.least_us)
+
+    @property
+    def counted_us(self) -> float:
+        """Recorded time of what was counted and what was not, all steps together."""
+        return sum(o.measured_us for o in self.ops) + sum(u.measured_us for u in self.unknown)
 
     @property
     def flops(self) -> float:
@@ -343,7 +348,6 @@ def limit_beside(
             "the host ran ahead of the device: a step counts with the time that the device works "
             "on it, without its pauses, so that it may take longer, and MFU and HFU be lower"
         )
-    recorded_on = _recorded_on(trace)
     return Limit(
         ops=tuple(sorted(ops, key=lambda o: (-o.measured_us, o.op, o.shapes))),
         unknown=counting.unknown(),
@@ -351,7 +355,7 @@ def limit_beside(
         kind=roofs.kind if roofs is not None else "",
         source=roofs.source if roofs is not None else "",
         is_other=roofs is not None and device not in (None, "here") and not _same(roofs, trace),
-        recorded_on=recorded_on,
+        recorded_on=recorded_on(trace),
         n_steps=len(steps),
         wall_us=int((steps.end_ns - steps.start_ns).sum()) / 1e3,
         on_device=trace.has_device,
@@ -365,15 +369,6 @@ def limit_beside(
     )
 
 
-def _recorded_on(trace: Trace) -> str:
-    devices = trace.metadata.get("deviceProperties")
-    if isinstance(devices, list) and devices and isinstance(devices[0], dict):
-        name = devices[0].get("name")
-        if isinstance(name, str):
-            return name
-    return "a device" if trace.has_device else "cpu"
-
-
 def _memory_of(trace: Trace) -> int | None:
     devices = trace.metadata.get("deviceProperties")
     if isinstance(devices, list) and devices and isinstance(devices[0], dict):
@@ -383,7 +378,7 @@ def _memory_of(trace: Trace) -> int | None:
 
 
 def _same(roofs: Roofs, trace: Trace) -> bool:
-    sheet = sheet_of(_recorded_on(trace), _memory_of(trace))
+    sheet = sheet_of(recorded_on(trace), _memory_of(trace))
     return sheet is not None and sheet.name == roofs.device
 
 
@@ -394,7 +389,7 @@ def _roofs(trace: Trace, device: str | None) -> Roofs | None:
         kept = peaks_in_use() if trace.has_device else kept_peaks("cpu")
         if kept is not None:
             return kept.roofs()
-    sheet = sheet_of(_recorded_on(trace), _memory_of(trace)) if trace.has_device else None
+    sheet = sheet_of(recorded_on(trace), _memory_of(trace)) if trace.has_device else None
     return None if sheet is None else sheet.roofs()
 
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +40,6 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.trace.ask.breakdown import device_layers, host_layers
 from perfkit.trace.ask.idle import idle_causes
-from perfkit.trace.ask.limit import Limit, limit_beside
 from perfkit.trace.ask.operators import Nesting
 from perfkit.trace.ask.question import question
 from perfkit.trace.ask.run_ahead import device_step_us
@@ -60,9 +59,12 @@ from perfkit.trace.read.events import (
     is_data_wait,
     launch_calls,
 )
-from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union
-from perfkit.trace.read.lookups import device_rows, together
+from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union, without
+from perfkit.trace.read.lookups import device_rows, recorded_on, together
 from perfkit.trace.read.steps import Steps, find_steps
+
+if TYPE_CHECKING:
+    from perfkit.trace.ask.limit import Limit
 
 #: Said of a trace file without device activity.
 NO_DEVICE = (
@@ -338,18 +340,22 @@ def waterfall_beside(
     """
     steps = find_steps(trace) if steps is None else steps
     host = host_layers(trace, steps)
-    far = limit_beside(
-        trace,
-        steps,
-        device=device,
-        within=within,
-        leaving_out=EMPTY if trace.has_device else host["data wait"],
-    )
-    if far.is_other:
-        raise UsageError(
-            f"the waterfall ends at the least time of the device that was recorded, "
-            f"{far.recorded_on}; for {far.device} ask `limit`"
+    far = None
+    if device is not None or (trace.dims_id >= 0).any():
+        from perfkit.trace.ask.limit import limit_beside
+
+        far = limit_beside(
+            trace,
+            steps,
+            device=device,
+            within=within,
+            leaving_out=EMPTY if trace.has_device else host["data wait"],
         )
+        if far.is_other:
+            raise UsageError(
+                f"the waterfall ends at the least time of the device that was recorded, "
+                f"{far.recorded_on}; for {far.device} ask `limit`"
+            )
     recorded = _lanes(trace, steps, host, far)
     n = max(len(recorded.steps_ns), 1)
     works_us = device_step_us(trace, steps)
@@ -375,10 +381,10 @@ def waterfall_beside(
         uncounted_ms=lanes.uncounted_ns / n / 1e6,
         above_ms=_shared(lanes.above_of, outside_in["above"] / n / 1e6),
         steps_ms=tuple(ns / 1e6 for ns in recorded.steps_ns),
-        device=far.device,
-        kind=far.kind if lanes.least_ns else "",
-        source=far.source,
-        recorded_on=far.recorded_on,
+        device=far.device if far else "",
+        kind=far.kind if far and lanes.least_ns else "",
+        source=far.source if far else "",
+        recorded_on=recorded_on(trace),
         on_device=trace.has_device,
         workers_set_the_pace=lanes.is_paced,
         host_ms=sum(lanes.host.values()) / n / 1e6,
@@ -388,7 +394,7 @@ def waterfall_beside(
         warnings=together(
             steps.warnings,
             () if gives_gains else (NO_DEVICE,),
-            far.warnings if lanes.least_ns else (),
+            far.warnings if far and lanes.least_ns else (),
             lanes.doubts,
         ),  # that no least time is known is said by its absence
     )
@@ -481,7 +487,7 @@ class _Lanes:
         return found
 
 
-def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit) -> _Lanes:
+def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit | None) -> _Lanes:
     driver = driver_calls(trace, steps)
     layers = {
         **host,
@@ -507,7 +513,8 @@ def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit
     if paced:
         del own["data"]  # the work is the workers'
     if not device:
-        return _on_the_host(far, own, lengths, paced, tuple(doubts))
+        counted_us = _operators_us(trace, steps, host) if far is None else far.counted_us
+        return _on_the_host(far, counted_us, own, lengths, paced, tuple(doubts))
     lane: dict[str, int] = {"communication": int(cells[:, :, 1].sum())}
     lane["copy"] = int(cells[:, :, 2].sum())
     for causes in (idle[i] for i in kept.tolist()):
@@ -532,8 +539,21 @@ def _full_queue(trace: Trace, steps: Steps) -> Intervals:
     return union(trace.start_ns[rows], trace.end_ns[rows])
 
 
+def _operators_us(trace: Trace, steps: Steps, host: Mapping[str, Intervals]) -> float:
+    """Time in operators, and in no wait for data."""
+    rows = (
+        trace.is_a(Category.OP)
+        & host_threads(trace, steps)[trace.thread]
+        & (steps.containing(trace.start_ns) >= 0)
+        & ~trace.named(lambda n: n.startswith(("autograd::", "torch::")) or is_data_wait(n))
+    )
+    spent = union(trace.start_ns[rows], trace.end_ns[rows])
+    return without(spent, host["data wait"]).total_ns / 1e3
+
+
 def _on_the_host(
-    far: Limit,
+    far: Limit | None,
+    counted_us: float,
     own: Mapping[str, int],
     lengths: tuple[int, ...],
     paced: bool,
@@ -545,9 +565,8 @@ def _on_the_host(
     )
     lane = {"communication": own["communication"], "data": waited - own["communication"]}
     room = sum(lengths) - waited
-    counted = sum(o.measured_us for o in far.ops) + sum(u.measured_us for u in far.unknown)
-    working = min(room, round(counted * 1e3))
-    least, above, uncounted, of = _split(far, working, counted)
+    working = min(room, round(counted_us * 1e3))
+    least, above, uncounted, of = _split(far, working, counted_us)
     lane |= {"host": room - working, "above": above}
     return _Lanes(
         lengths, lane, {}, paced, least, uncounted, of, (*doubts, *_low(far, least / 1e3))
@@ -555,13 +574,13 @@ def _on_the_host(
 
 
 def _split(
-    far: Limit, working_ns: int, kernels_us: float
+    far: Limit | None, working_ns: int, kernels_us: float
 ) -> tuple[int, int, int, dict[str, float]]:
     """Working time as least time, what is above it, and what was not counted, in ns; by family.
 
     An operator that took less than its least time counts with what it took.
     """
-    if not far.is_known:
+    if far is None or not far.is_known:
         return 0, 0, working_ns, {}
     of: dict[str, float] = {}
     least_us = 0.0
@@ -580,10 +599,12 @@ def _split(
     return least, above, room - above, of
 
 
-def _low(far: Limit, least_us: float) -> tuple[str, ...]:
+def _low(far: Limit | None, least_us: float) -> tuple[str, ...]:
     """A doubt where the least time here is not that of ``limit``."""
+    if far is None or not far.is_known:
+        return ()
     said = far.least_us * max(far.n_steps, 1)
-    if not far.is_known or said <= 0 or abs(said - least_us) < _WORTH_A_WORD * said:
+    if said <= 0 or abs(said - least_us) < _WORTH_A_WORD * said:
         return ()
     return (
         "some operators took less than their least time (data in a cache, fewer operations than "

@@ -99,3 +99,13 @@ def sum_by(keys: Int64, values: Int64, n: int) -> Int64:
 def together(*warnings: Iterable[str]) -> tuple[str, ...]:
     """Warnings of several sources, each once."""
     return tuple(dict.fromkeys(w for source in warnings for w in source))
+
+
+def recorded_on(trace: Trace) -> str:
+    """Name of the device of a trace; ``"cpu"`` without one."""
+    devices = trace.metadata.get("deviceProperties")
+    if isinstance(devices, list) and devices and isinstance(devices[0], dict):
+        name = devices[0].get("name")
+        if isinstance(name, str):
+            return name
+    return "a device" if trace.has_device else "cpu"
