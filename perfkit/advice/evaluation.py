@@ -16,7 +16,7 @@ from perfkit.base.words import fmt_share
 from perfkit.measure.live import Live
 from perfkit.measure.phases import PHASES, Phases
 from perfkit.trace.ask.breakdown import Breakdown
-from perfkit.trace.record.coverage import Coverage
+from perfkit.trace.record.step_log import Coverage
 
 # From this share of the recorded steps on, evaluation within them is told.
 _LEAST_SHARE = 0.05

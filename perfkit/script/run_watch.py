@@ -97,7 +97,7 @@ class RunWatch:
         if seen is None:
             return Glimpse(0, time.perf_counter() - self._began_s, 0.0, None, "")
         meter, run = seen.meter, seen.run
-        since_s = seen.recorder.last_step_s or self._began_s
+        since_s = seen.recorder.log.last_s or self._began_s
         return Glimpse(
             n_steps=meter.n,
             in_step_s=time.perf_counter() - since_s,

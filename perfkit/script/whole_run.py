@@ -26,10 +26,10 @@ from perfkit.memory.account import MemoryAccount
 from perfkit.script._torch_watch import PASSES, TorchWatch
 from perfkit.script.options import Options
 from perfkit.synclint.find import SyncLines
-from perfkit.trace.record.coverage import Coverage
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 from perfkit.trace.record.lines import NO_LINES, LineSamples
 from perfkit.trace.record.recording import Recording
+from perfkit.trace.record.step_log import Coverage
 
 # A step beyond so many times the usual one holds something else; see trace/record/elsewhere.py.
 _SLOW, _SLACK_S = 2.0, 0.002
@@ -221,11 +221,11 @@ def whole_run(
 
 def _sampled(seen: TorchWatch) -> dict[str, LineSamples]:
     """The lines that a profile would have."""
-    recorder = seen.recorder
+    sampled = seen.recorder.sampled
     return {
-        "lines": recorder.lines,
-        "worker_lines": recorder.worker_lines,
-        "process_lines": recorder.process_lines,
+        "lines": sampled.of_steps,
+        "worker_lines": sampled.of_workers,
+        "process_lines": sampled.of_processes,
     }
 
 
@@ -430,7 +430,7 @@ def _steps(
     )
     if meter.n < _DRIFT_FROM * seen.recorder.steps:
         summary = _without_drift(summary)
-    left_out_s = sum(end - begin for begin, end in seen.recorder.step_times_s[:n_left_out])
+    left_out_s = sum(end - begin for begin, end in seen.recorder.log.times_s[:n_left_out])
     rest_s = meter.total_ns / 1e9 - left_out_s
     if meter.n <= n_left_out or rest_s <= 0:  # the time of its only step is that of the set-up
         return replace(summary, samples_per_s=None, steps_per_s=None)
@@ -457,12 +457,12 @@ def _parts(
     wall_s = times.ended_s - times.began_s
     if times.torch_s is None or seen is None:
         return (Part("the program" + ", without torch" * (not times.torch_elsewhere), wall_s),)
-    spans = seen.recorder.step_times_s
+    spans = seen.recorder.log.times_s
     found = [Part("until torch was imported", times.torch_s - times.began_s)]
     if not spans:
         thread = " in its main thread" if seen.recorder.n_foreign_steps else ""
         what = f"the program, without a step{thread}"
-        ran = seen.recorder.line_between(times.torch_s, times.ended_s)
+        ran = seen.recorder.sampled.between(times.torch_s, times.ended_s)
         return (*found, Part(what, times.ended_s - times.torch_s, ran))
     like_s = (
         outside.like_ms / 1e3
@@ -489,13 +489,13 @@ def _parts(
     first_ns = round((spans[0][1] - spans[0][0]) * 1e9)
     later_s = (seen.meter.total_ns - first_ns) / 1e9
     first_step_s = min(like_s, first_s)
-    last_s = seen.recorder.last_step_s
+    last_s = seen.recorder.log.last_s
     growth = None if outside is None else outside.growth
     grown_s = 0.0 if growth is None else growth.seconds
     usual_s = first_step_s + later_s - slow_s - slowed_s - grown_s
     if outside is not None:  # the recorded ones took longer: they were recorded
         what += f" (mean {fmt_ms(1e3 * usual_s / seen.meter.n)})"
-    between = seen.recorder.line_between
+    between = seen.recorder.sampled.between
     set_up = _place(where.get((1,))) or between(times.torch_s, spans[0][1] - first_step_s)
     after = next((_place(s) for s in where.values() if not s.numbers), "")
     found += [

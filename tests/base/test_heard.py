@@ -24,8 +24,8 @@ from perfkit.base.heard import hear, raised_by_handler
 from perfkit.base.instrument import Instrument
 from perfkit.memory.account import Accountant
 from perfkit.synclint.connections import Connections
-from perfkit.trace.record._main_thread import call_in_main_thread
-from perfkit.trace.record.pauses import GcPauses
+from perfkit.trace.record.facts import GcPauses
+from perfkit.trace.record.threads import call_in_main_thread
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
@@ -100,14 +100,14 @@ def no_other_callbacks() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_other_callbacks")
 def test_ctrl_c_in_a_garbage_collection_comes_right_after_it() -> None:
-    pauses = GcPauses(threading.get_ident())
+    pauses = GcPauses()
     pauses.start()
     try:
         with pytest.raises(KeyboardInterrupt):
             _press_and(gc.collect)
     finally:
         pauses.stop()
-    assert pauses.failure is None
+    assert pauses.instrument.failure is None
 
 
 def test_ctrl_c_as_a_watched_loop_is_left_comes_right_after_it() -> None:
@@ -176,14 +176,14 @@ def test_a_handler_of_the_users_is_no_failure_of_the_instrument(handler: Any) ->
 @pytest.mark.usefixtures("no_other_callbacks")
 def test_an_alarm_in_a_garbage_collection_comes_right_after_it() -> None:
     signal.signal(signal.SIGALRM, _alarm)
-    pauses = GcPauses(threading.get_ident())
+    pauses = GcPauses()
     pauses.start()
     try:
         with pytest.raises(TimeoutError):
             _press_and(gc.collect, signal.SIGALRM)
     finally:
         pauses.stop()
-    assert pauses.failure is None
+    assert pauses.instrument.failure is None
 
 
 def test_errors_that_are_no_signals_are_shown_as_before() -> None:

@@ -17,7 +17,7 @@ import torch
 from perfkit.base import torch_compat as compat
 from perfkit.base.stand_in import Calls, Listeners, stand_in
 from perfkit.experiment.process._fingerprint import _watch_autocast
-from perfkit.trace.record._threads import watch_thread_starts
+from perfkit.trace.record.threads import watch_thread_starts
 
 
 class _Theirs:

@@ -143,7 +143,7 @@ def test_rates_are_of_the_steps_without_the_set_up() -> None:
     said = watch.result("finished")
     assert said.steps is not None
     assert watch._torch is not None
-    spans = watch._torch.recorder.step_times_s
+    spans = watch._torch.recorder.log.times_s
     assert spans[0][1] - spans[0][0] > 0.3
     later_s = sum(end - begin for begin, end in spans[1:])
     assert said.steps.steps_per_s == pytest.approx(11 / later_s)

@@ -37,9 +37,12 @@ def seen(
         "by_passes": False, "left_as_it_is": False, "account": None, "syncs": None,
     }  # fmt: skip
     recorder = SimpleNamespace(
-        step_times_s=spans, last_step_s=spans[-1][1], n_foreign_steps=0, steps=4,
-        line_between=lambda begin, end: "train.py:7",
-        lines=NO_LINES, worker_lines=NO_LINES, process_lines=NO_LINES,
+        log=SimpleNamespace(times_s=spans, last_s=spans[-1][1]),
+        sampled=SimpleNamespace(
+            between=lambda begin, end: "train.py:7",
+            of_steps=NO_LINES, of_workers=NO_LINES, of_processes=NO_LINES,
+        ),
+        n_foreign_steps=0, steps=4,
     )  # fmt: skip
     return SimpleNamespace(recorder=recorder, **(usual | known))
 
@@ -87,7 +90,7 @@ def test_a_run_without_torch_or_without_a_step() -> None:
     assert parts(None) == {"the program, without torch": 20.0}
     assert parts(seen(), Times(0.0, None, 20.0)) == {"the program, without torch": 20.0}
     none = seen()
-    none.recorder.step_times_s = []
+    none.recorder.log.times_s = []
     assert parts(none) == {"until torch was imported": 1.0, "the program, without a step": 19.0}
     assert "1 step (median 3.00 s)" in parts(seen())
 

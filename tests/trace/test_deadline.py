@@ -16,6 +16,7 @@ def test_the_deadline_is_called_once() -> None:
     called: list[float] = []
     deadline = Deadline(lambda: called.append(time.monotonic()))
     begun = time.monotonic()
+    deadline.start()
     deadline.set(0.1)
     time.sleep(0.4)
     deadline.close()
@@ -24,13 +25,14 @@ def test_the_deadline_is_called_once() -> None:
 
 
 def test_growing_memory_is_a_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes = iter([100, 150, 5_000, 5_999] + [6_001] * 50)
+    sizes = iter([150, 5_000, 5_999] + [6_001] * 50)
     monkeypatch.setattr("perfkit.trace.record.deadline.resident_bytes", lambda: next(sizes))
     monkeypatch.setattr("perfkit.trace.record.deadline.peak_resident_bytes", lambda: 5_000)
     called = threading.Event()
     monkeypatch.setattr("perfkit.trace.record.deadline._MEMORY_BYTES", 1_000)
     deadline = Deadline(called.set)
     deadline.allow_memory()
+    deadline.start()
     deadline.set(60)
     assert called.wait(5)
     assert len(list(sizes)) == 49  # at the first that is above

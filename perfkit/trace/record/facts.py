@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,14 +12,15 @@ from typing import Any
 from perfkit.base import torch_compat
 from perfkit.base.compiling import CompileReport, CompileWatch
 from perfkit.base.device import in_use
-from perfkit.base.instrument import Failure
+from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
 from perfkit.base.machine.dataloader_stats import DataLoaderSampler, DataLoaderStats
-from perfkit.trace.record.pauses import GcPauses
 
 # The recorded steps may be too short to show a busy machine; then the whole region decides.
 _LEAST_BUSY_S = 0.5
+# A young collection takes some µs and happens often; what a step feels are the few long ones.
+_SHORTEST_MS = 0.1
 
 
 @dataclass(frozen=True)
@@ -64,32 +68,32 @@ class Facts:
 class FactsWatch:
     """Looks at what no trace says, until :meth:`close`; each look is between two steps.
 
-    Args:
-        thread_id: of the thread whose steps are recorded, which is the calling one.
-
     Attributes:
         contention: what else the machine did while steps were recorded.
     """
 
-    def __init__(self, thread_id: int) -> None:
+    def __init__(self) -> None:
         self.contention: CpuContention | None = None
         self._compiled: CompileReport | None = None
-        self._mark = ContentionMark()
         self._loaders = DataLoaderSampler()
-        self._compile_watch = CompileWatch()
-        self._gc = GcPauses(thread_id)
-        self._gc.start()
+        self._gc = GcPauses()
         self.step_ended, self.skip = self._loaders.look, self._loaders.skip
         self.close = self._gc.stop
+
+    def start(self) -> None:
+        """Begin, in the thread whose steps are recorded."""
+        self._mark = ContentionMark()
+        self._compile_watch = CompileWatch()
+        self._gc.start()
 
     @property
     def failure(self) -> Failure | None:
         """Why a part of it stopped by itself; None where none did."""
-        return self._gc.failure or self._loaders.instrument.failure
+        return self._gc.instrument.failure or self._loaders.instrument.failure
 
     def recording_begins(self, *, late: bool) -> None:
         """The steps that follow are recorded."""
-        self._gc.forget()
+        self._gc.pauses_ms.clear()
         if late:
             self._mark = ContentionMark()
 
@@ -116,11 +120,46 @@ class FactsWatch:
             optimizers=optimizers,
             n_threads=torch.get_num_threads(),
             n_cores=usable_cpus(),
-            gc_pauses_ms=self._gc.pauses_ms,
+            gc_pauses_ms=tuple(self._gc.pauses_ms),
             loading=self._loaders.result(),
             compiled=self._compiled,
             expandable_segments=expandable,
         )
+
+
+class GcPauses:
+    """Notes how long each of Python's garbage collections in one thread takes.
+
+    Attributes:
+        pauses_ms: of at least 0.1 ms, in order.
+    """
+
+    def __init__(self) -> None:
+        self.pauses_ms: list[float] = []
+        self.instrument = Instrument("the listener to garbage collections", switch_off=self.stop)
+        self._callback = self.instrument.hook(self._collected)
+        self._began_s: float | None = None
+
+    def start(self) -> None:
+        """Begin to listen to those of the calling thread."""
+        self._thread_id = threading.get_ident()
+        gc.callbacks.append(self._callback)
+
+    def stop(self) -> None:
+        """Listen no more; does nothing where that is so already."""
+        if self._callback in gc.callbacks:
+            gc.callbacks.remove(self._callback)
+
+    def _collected(self, phase: str, info: dict[str, Any]) -> None:
+        if threading.get_ident() != self._thread_id:
+            return
+        if phase == "start":
+            self._began_s = time.perf_counter()
+        elif self._began_s is not None:
+            took_ms = (time.perf_counter() - self._began_s) * 1e3
+            self._began_s = None
+            if took_ms >= _SHORTEST_MS:
+                self.pauses_ms.append(took_ms)
 
 
 def optimizer_facts(optimizer: Any) -> OptimizerFacts:

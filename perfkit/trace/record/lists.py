@@ -17,8 +17,6 @@ from perfkit.base import torch_compat
 from perfkit.trace.read.columns import Trace
 
 _LIST = "TensorList"
-# Both clocks are one: the export counts from another origin, in ns written as µs.
-_SAME_NS = 2_000
 
 
 def with_lists(trace: Trace, profile: Any) -> Trace:
@@ -28,90 +26,59 @@ def with_lists(trace: Trace, profile: Any) -> Trace:
         trace: what ``profile`` exported.
         profile: a ``torch.profiler.profile`` that has ended; nothing is done without long lists.
     """
-    # All calls of an operator, since they are told apart by their order.
-    names = {trace.names[trace.name_id[row]] for row in _calls(trace) if _is_cut_short(trace, row)}
-    if not names:
+    rows_of = _calls(trace)
+    if not rows_of:
         return trace
-    found = _paired(trace, profile, names)
-    if not found:
-        return trace
+    calls_of = defaultdict(list)
+    for name, start_ns, lists in torch_compat.recorded_lists(
+        profile, {name: len(rows) for name, rows in rows_of.items()}
+    ):
+        calls_of[name].append((start_ns, lists))
     dims, dims_id = _Texts(trace.input_dims), trace.dims_id.copy()
     types, types_id = _Texts(trace.input_types), trace.types_id.copy()
-    for row, lists in found:
-        if dims_id[row] < 0 or types_id[row] < 0:
+    for name, rows in rows_of.items():
+        calls = sorted(calls_of[name], key=lambda call: call[0])
+        if len(calls) != len(rows):
             continue
-        shapes = msgspec.json.decode(trace.input_dims[dims_id[row]])
-        kinds = trace.input_types[types_id[row]].split(",")
-        for at, tensors in enumerate(lists):
-            if not tensors or at >= min(len(shapes), len(kinds)) or kinds[at] != _LIST:
+        rows.sort(key=lambda row: int(trace.start_ns[row]))
+        for row, (_, lists) in zip(rows, calls, strict=True):
+            if dims_id[row] < 0 or types_id[row] < 0:
                 continue
-            shapes[at] = [list(shape) for shape, _ in tensors]
-            dtypes = {dtype for _, dtype in tensors}
-            if len(dtypes) == 1:
-                kinds[at] = f"{_LIST}[{dtypes.pop()}]"
-        dims_id[row] = dims.add(msgspec.json.encode(shapes).decode())
-        types_id[row] = types.add(",".join(kinds))
+            shapes = msgspec.json.decode(trace.input_dims[dims_id[row]])
+            kinds = trace.input_types[types_id[row]].split(",")
+            for at, tensors in enumerate(lists):
+                if not tensors or at >= min(len(shapes), len(kinds)) or kinds[at] != _LIST:
+                    continue
+                shapes[at] = [list(shape) for shape, _ in tensors]
+                dtypes = {dtype for _, dtype in tensors}
+                if len(dtypes) == 1:
+                    kinds[at] = f"{_LIST}[{dtypes.pop()}]"
+            dims_id[row] = dims.add(msgspec.json.encode(shapes).decode())
+            types_id[row] = types.add(",".join(kinds))
     return replace(
         trace, input_dims=dims.all, dims_id=dims_id, input_types=types.all, types_id=types_id
     )
 
 
-def _paired(
-    trace: Trace, profile: Any, names: set[str]
-) -> list[tuple[int, list[list[tuple[tuple[int, ...], str]] | None]]]:
-    """Rows of these operators, and the lists that each was given.
+def _calls(trace: Trace) -> dict[str, list[int]]:
+    """The rows of each operator that was given a list whose shapes are missing.
 
-    An operator whose calls are not those of the trace is left out; so are all, where the clocks
-    of most calls do not agree: it is another recording's profile then.
+    All of its rows, since its calls are told apart by their order.
     """
-    rows_of: dict[str, list[int]] = defaultdict(list)
-    for row in np.flatnonzero(trace.named(lambda name: name in names)).tolist():
-        rows_of[trace.names[trace.name_id[row]]].append(row)
-    calls_of = defaultdict(list)
-    for call in torch_compat.recorded_lists(profile, {n: len(r) for n, r in rows_of.items()}):
-        calls_of[call[0]].append(call)
-    pairs = []
-    for name, rows in rows_of.items():
-        if len(calls_of[name]) == len(rows):
-            rows.sort(key=lambda row: int(trace.start_ns[row]))
-            calls_of[name].sort(key=lambda call: call[1])
-            pairs.append((rows, calls_of[name]))
-    if not pairs:
-        return []
-    apart_ns = [
-        np.array([call[1] for call in calls], dtype=np.int64) - trace.start_ns[rows]
-        for rows, calls in pairs
-    ]
-    together = np.concatenate(apart_ns)
-    usual_ns = np.sort(together)[len(together) // 2]
-    if 2 * int((np.abs(together - usual_ns) <= _SAME_NS).sum()) <= len(together):
-        return []
-    return [
-        (row, call[2])
-        for (rows, calls), apart in zip(pairs, apart_ns, strict=True)
-        if int(np.abs(apart - usual_ns).max()) <= _SAME_NS
-        for row, call in zip(rows, calls, strict=True)
-    ]
-
-
-def _calls(trace: Trace) -> list[int]:
-    """Rows of operators that were given lists."""
     with_list = [at for at, text in enumerate(trace.input_types) if _LIST in text]
-    found: list[int] = np.flatnonzero(
-        np.isin(trace.types_id, with_list) & (trace.dims_id >= 0)
-    ).tolist()
-    return found
+    given = np.flatnonzero(np.isin(trace.types_id, with_list) & (trace.dims_id >= 0)).tolist()
+    names = {trace.names[trace.name_id[row]] for row in given if _is_cut_short(trace, row)}
+    rows_of: dict[str, list[int]] = defaultdict(list)
+    if names:
+        for row in np.flatnonzero(trace.named(names.__contains__)).tolist():
+            rows_of[trace.names[trace.name_id[row]]].append(row)
+    return rows_of
 
 
 def _is_cut_short(trace: Trace, row: int) -> bool:
     kinds = trace.input_types[trace.types_id[row]].split(",")
-    try:
-        shapes = msgspec.json.decode(trace.input_dims[trace.dims_id[row]])
-    except msgspec.DecodeError:
-        return False
-    if not isinstance(shapes, list) or len(shapes) != len(kinds):
-        return False
-    return any(kind == _LIST and not shape for kind, shape in zip(kinds, shapes, strict=True))
+    shapes = msgspec.json.decode(trace.input_dims[trace.dims_id[row]])
+    return any(kind == _LIST and not shape for kind, shape in zip(kinds, shapes, strict=False))
 
 
 class _Texts:

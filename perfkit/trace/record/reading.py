@@ -6,6 +6,9 @@ before what it tells of.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from perfkit.base.progress import Progress, left
 
 # For each event torch takes about 4 µs to end its recording. To read it takes as long again, half
@@ -14,7 +17,6 @@ _END_US = 4.0
 _WRITTEN = 0.5
 # What takes less is not told.
 _SILENT_S = 1.0
-_WIDTH = 30
 
 
 def tell_end(n_events: float) -> None:
@@ -29,30 +31,23 @@ def tell_end(n_events: float) -> None:
         progress.close()
 
 
-class Reading:
-    """A bar while a recording is read, if that takes over a second.
+@contextmanager
+def telling_how_far(end_s: float) -> Iterator[Callable[[float], None]]:
+    """Around the reading of a recording: a line that says how far it is, if it takes over a second.
 
     Args:
         end_s: how long torch took to end it.
+
+    Yields:
+        A function that takes the share of what torch wrote that has been read, 0 … 1.
     """
+    progress = Progress(None if end_s > _SILENT_S else False)
 
-    def __init__(self, end_s: float) -> None:
-        self._about_s = end_s
-        self._progress = Progress(None if end_s > _SILENT_S else False)
-        self._tell(0.0)
+    def read(share: float) -> None:
+        share = _WRITTEN + (1 - _WRITTEN) * share
+        progress.line(f"perfkit: reading the recording, {share:.0%}, {left(end_s * (1 - share))}")
 
-    def read(self, share: float) -> None:
-        """So much of what torch wrote has been read, 0 … 1."""
-        self._tell(_WRITTEN + (1 - _WRITTEN) * share)
-
-    def done(self) -> None:
-        """All is read."""
-        self._tell(1.0)
-        self._progress.close()
-
-    def _tell(self, share: float) -> None:
-        then = f", {left(self._about_s * (1 - share))}" if share < 1 else ""
-        self._progress.line(
-            f"perfkit: reading the recording |{'#' * round(share * _WIDTH):.<{_WIDTH}}| "
-            f"{share:.0%}{then}"
-        )
+    progress.line(f"perfkit: reading the recording, {left(end_s)}")
+    yield read
+    read(1.0)
+    progress.close()

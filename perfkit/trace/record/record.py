@@ -32,24 +32,21 @@ from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.heap import give_back
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.uninterrupted import Uninterrupted, surely
-from perfkit.base.words import fmt_share, plural
+from perfkit.base.words import plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, RECORDED_HERE, Category, Trace
 from perfkit.trace.read.load import load
 from perfkit.trace.read.steps import REGION_MARK
-from perfkit.trace.record._main_thread import call_in_main_thread
-from perfkit.trace.record._threads import watch_thread_starts
 from perfkit.trace.record.cost import Cost, ratio_interval
 from perfkit.trace.record.deadline import Deadline
-from perfkit.trace.record.doubts import PATIENCE, EndedBy, why_so_few
 from perfkit.trace.record.facts import FactsWatch
-from perfkit.trace.record.lines import NO_LINES, LineSamples
 from perfkit.trace.record.lists import with_lists
 from perfkit.trace.record.profiler import TorchProfiler, raw_trace, stays_attached, wait_for_devices
-from perfkit.trace.record.reading import Reading, tell_end
+from perfkit.trace.record.reading import tell_end, telling_how_far
 from perfkit.trace.record.recording import Recording
 from perfkit.trace.record.region_lines import RegionLines, in_trace_time
 from perfkit.trace.record.step_ends import StepEnds
-from perfkit.trace.record.step_log import Asked, StepLog, median
+from perfkit.trace.record.step_log import PATIENCE, Asked, EndedBy, StepLog, median
+from perfkit.trace.record.threads import call_in_main_thread, watch_thread_starts
 
 STEPS = 6
 WARMUP = 2
@@ -57,8 +54,6 @@ MAX_SECONDS = 10.0
 
 _STEP_MARK = "ProfilerStep#"
 _UNFINISHED_MARK = "perfkit unfinished step"
-# Fewer samples of a line say nothing.
-_LEAST_SAMPLES = 2
 # Names of started threads are kept for a note; these are enough to know them by.
 _MOST_THREADS = 3
 
@@ -112,10 +107,11 @@ class Recorder:
         on_rest: Callable[[], None] | None = None,
         n_slowed: int = 0,
     ) -> None:
-        self._asked = Asked(steps, warmup, max_seconds, late)
         self.steps, self.warmup = steps, warmup
+        self.log = StepLog(Asked(steps, warmup, max_seconds, late))
+        self.sampled = RegionLines(self.log)
         self._with_lines = lines
-        self._on_step, self._on_other, self._on_rest = on_step, on_other, on_rest
+        self._on_step, self._on_rest = on_step, on_rest
         self._n_slowed = n_slowed
 
         self._state: _State = "new"
@@ -125,15 +121,12 @@ class Recorder:
             "perfkit's recorder", switch_off=self._give_up, let_pass=(ProfilerBusyError,)
         )
         self._profiler = TorchProfiler(shapes, stacks=stacks, memory=memory)
-        self._log = StepLog(self._asked)
         self._start_s = self._stop_s = 0.0  # what the profiler took to
-        # made by start(), in this order
-        self._lines: RegionLines
-        self._facts: FactsWatch
-        self._deadline: Deadline
-        self._ends: StepEnds
-        self._has_begun = False  # all of them are there
-        self._parts: list[RegionLines | FactsWatch | Deadline] = []  # those that are there
+        self._facts = FactsWatch()
+        self._deadline = Deadline(self._instrument.hook(self._deadline_passed))
+        self._ends = StepEnds(
+            self._instrument, self._as_ours, self._step_ended, on_other, self._replaced
+        )
         self._hooks: list[Callable[[], object]] = []  # each takes one back
         self._started_threads: list[str] = []
         self._thread_id = 0
@@ -146,17 +139,7 @@ class Recorder:
     @property
     def n_steps_seen(self) -> int:
         """Steps that have ended so far, profiled or not."""
-        return self._log.n
-
-    @property
-    def step_times_s(self) -> list[tuple[float, float]]:
-        """Begin and end of every step so far, by ``time.perf_counter``; of the first 200,000."""
-        return self._log.times_s
-
-    @property
-    def last_step_s(self) -> float:
-        """When the last step ended, by ``time.perf_counter``."""
-        return self._log.last_s
+        return self.log.n
 
     @property
     def is_done(self) -> bool:
@@ -171,7 +154,7 @@ class Recorder:
     @property
     def n_foreign_steps(self) -> int:
         """Optimizer steps in other threads, which are not recorded."""
-        return self._ends.n_foreign if self._has_begun else 0
+        return self._ends.n_foreign
 
     @property
     def saw_other_threads(self) -> bool:
@@ -186,14 +169,14 @@ class Recorder:
     @property
     def saw_no_step(self) -> bool:
         """No step ended while it recorded, nor later: what it has is a part of one, or no step."""
-        log = self._log
+        log = self.log
         in_a_step = self._ended_in == "active" and not self._profiler.is_lost
         return in_a_step and not log.n_recorded and log.n_until_stop == log.n
 
     @property
     def failure(self) -> Failure | None:
         """What of the recorder failed and was switched off; None where all went well."""
-        parts = (self._instrument, *self._parts)
+        parts = (self._instrument, self.sampled, self._facts, self._deadline.instrument)
         return next((part.failure for part in parts if part.failure is not None), None)
 
     # --- begin and end ----------------------------------------------------------------------
@@ -211,7 +194,7 @@ class Recorder:
         self._in_main_thread = threading.current_thread() is threading.main_thread()
         self._working = True
         try:
-            if not self._asked.late:
+            if not self.log.asked.late:
                 # kernels of before, still at work, would be part of the recording
                 with self._instrument.guard("waiting for the device"):
                     wait_for_devices()
@@ -229,25 +212,19 @@ class Recorder:
             raise
         finally:
             self._working = False
-            self._log.began_s = self._log.since_s = time.perf_counter()
+            self.log.began_s = self.log.since_s = time.perf_counter()
 
     def _begin(self) -> None:
-        late, guarded = self._asked.late, self._instrument.hook
+        late, guarded = self.log.asked.late, self._instrument.hook
         if not late:
             self._profiler.start()
         self._state = "warm-up"
-        self._lines = RegionLines(self._thread_id if self._with_lines else None)
-        self._parts.append(self._lines)
-        self._facts = FactsWatch(self._thread_id)
-        self._parts.append(self._facts)
-        self._deadline = Deadline(guarded(self._deadline_passed))
-        self._parts.append(self._deadline)
-        self._ends = StepEnds(
-            self._instrument, self._as_ours, self._step_ended, self._on_other, self._replaced
-        )
-        self._has_begun = True
+        if self._with_lines:
+            self.sampled.start()
+        self._facts.start()
+        self._deadline.start()
+        self._ends.start()
         self._hooks = [
-            self._ends.close,
             watch_thread_starts(guarded(self._thread_starts)),
             torch_compat.watch_profiler_starts(guarded(self._other_profiler_starts)),
         ]
@@ -256,53 +233,41 @@ class Recorder:
             self._profiler.open_mark(f"{_STEP_MARK}0")
         elif not late:  # else the profiler starts with the first step after the warm-up
             self._deadline.allow_memory()
-            self._deadline.set(self._asked.max_seconds)
+            self._deadline.set(self.log.asked.max_seconds)
             self._profiler.open_mark(REGION_MARK)
 
     def stop(self) -> None:
         """End the recording; does nothing if it has ended. Leaves no hook, thread or profiler.
 
         It does not raise: what the region raised is what matters. Only Ctrl-C meanwhile is raised,
-        at the end. Within a backward pass it ends with the pass; called in another thread (as the
-        garbage collector calls it for a generator), it ends in the main thread, if it began there.
+        at the end. Within a backward pass it ends with the pass. Call it in the thread that started
+        it: torch's profiler cannot be stopped in another one.
         """
-        surely(self._stop)
-
-    def _stop(self) -> None:
-        if not self.runs_profiler:
-            self._end()
-        elif threading.get_ident() != self._thread_id and self._in_main_thread:
-            call_in_main_thread(self._instrument.hook(self._end_after_pass, even_off=True))
+        if self.runs_profiler:
+            self._ends.after_pass(partial(surely, self._end))
         else:
-            self._end_after_pass()
-
-    def _end_after_pass(self) -> None:
-        self._after_pass(partial(surely, self._end))
-
-    def _after_pass(self, function: Callable[[], None]) -> None:
-        if self._has_begun:
-            self._ends.passes.after(function)
-        else:
-            function()
+            surely(self._end)
 
     def _end(self) -> None:
         self._working = True
         guard = partial(self._instrument.guard, "ending the recording")
-        if not self._log.ended_s:
-            self._log.ended_s = time.perf_counter()
+        log = self.log
+        if not log.ended_s:
+            log.ended_s = time.perf_counter()
             # 0 where the profiler is stopped only now
-            self._log.ours_s = self._stop_s + (self._start_s if self._asked.late else 0.0)
+            log.ours_s = self._stop_s + (self._start_s if log.asked.late else 0.0)
             with guard():  # what follows is no time of the region's
                 if self._state == "warm-up":
                     self._profiler.close_mark()
             with guard():
-                if self._has_begun:
+                if self._hooks:
                     self._facts.region_ends()
+        parts = (self._ends, self.sampled, self._facts, self._deadline)
         # the profiler again, where it could not be stopped, as near the limit of recursion
-        undo = [self._stop_recording, self._profiler.end, *self._hooks]
+        undo = (self._stop_recording, self._profiler.end, *self._hooks, *(p.close for p in parts))
         self._hooks = []
         try:
-            for call in (*undo, *(part.close for part in self._parts)):
+            for call in undo:
                 with guard():
                     call()
         finally:
@@ -313,7 +278,7 @@ class Recorder:
         self._state, self._working = "done", True
         self._profiler.forget()
         hooks, self._hooks = self._hooks, []
-        for undo in (*hooks, self._facts.close) if self._has_begun else ():
+        for undo in (*hooks, self._ends.close, self._facts.close):
             with self._instrument.guard("forgetting the recording"):
                 undo()
 
@@ -327,19 +292,14 @@ class Recorder:
     def _give_up(self) -> None:
         """The recorder itself has failed: leave the region alone from now on."""
         if threading.get_ident() == self._thread_id:
-            self._stop_after_pass()
-        elif self._in_main_thread:
-            call_in_main_thread(self._stop_after_pass)
-
-    def _stop_after_pass(self) -> None:
-        self._after_pass(self._instrument.hook(self._stop_recording, even_off=True))
+            self._ends.after_pass(self._instrument.hook(self._stop_recording, even_off=True))
 
     # --- steps ------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Mark the end of a step, where no optimizer does; in a hook, at the end of its pass."""
         if self._hooks:
-            self._after_pass(partial(self._instrument.hook(self._as_ours), self._step_ended))
+            self._ends.after_pass(partial(self._instrument.hook(self._as_ours), self._step_ended))
 
     def steps_ended(self, ends_s: Sequence[float]) -> None:
         """Count steps that nobody marked when they ended, at these times of ``perf_counter``.
@@ -353,7 +313,7 @@ class Recorder:
 
     def _count(self, ends_s: Sequence[float]) -> None:
         for end_s in ends_s:
-            began_s = self._log.ended(end_s)
+            began_s = self.log.ended(end_s)
             if self._on_step is not None:
                 self._on_step(began_s, end_s)
 
@@ -363,14 +323,14 @@ class Recorder:
             self._step_ended()
         else:
             self._count(ends_s)
-            self._log.since_s = time.perf_counter()
+            self.log.since_s = time.perf_counter()
 
     def _step_ended(self) -> None:
         now_s = time.perf_counter()
         was = self._state
         if was == "active":
             self._profiler.close_mark()
-        log = self._log
+        log = self.log
         began_s = log.ended(now_s)
         self._facts.step_ended()  # before the profiler starts, which takes a while
         if was == "active":
@@ -385,7 +345,7 @@ class Recorder:
             self._activate()
         self._ends.read_facts()
         if was != "done":
-            self._lines.step_ended_below(sys._getframe(1))
+            self.sampled.step_ended_below(sys._getframe(1))
         if self._on_step is not None:
             self._on_step(began_s, now_s)
         if self._on_rest is not None and self._state == "done":
@@ -415,14 +375,14 @@ class Recorder:
 
     def _activate(self) -> None:
         """The next mark is a step's."""
-        if self._asked.late and not self._started_late():
+        if self.log.asked.late and not self._started_late():
             return
         self._profiler.go_on()
         self._state = "active"
         self._time_is_up = False
-        self._deadline.allow_memory(at_step_end=self._log.n > 0)
-        self._deadline.set(self._asked.max_seconds)
-        self._facts.recording_begins(late=self._asked.late)
+        self._deadline.allow_memory(at_step_end=self.log.n > 0)
+        self._deadline.set(self.log.asked.max_seconds)
+        self._facts.recording_begins(late=self.log.asked.late)
 
     def _started_late(self) -> bool:
         """Start the profiler in the middle of the region; False where one runs already."""
@@ -431,7 +391,7 @@ class Recorder:
             self._profiler.start()
         except ProfilerBusyError:
             self._stop_recording()
-            self._log.skips_all = True
+            self.log.skips_all = True
             return False
         finally:
             self._start_s = time.perf_counter() - began_s
@@ -441,7 +401,7 @@ class Recorder:
         before, self._state = self._state, "done"
         if before in ("new", "done"):
             return
-        log, profiler = self._log, self._profiler
+        log, profiler = self.log, self._profiler
         self._ended_in, log.n_until_stop = before, log.n
         if profiler.profile is None:
             return
@@ -450,9 +410,8 @@ class Recorder:
             profiler.close_mark()
             if not profiler.is_paused:
                 profiler.ended_s = time.perf_counter()
-            if self._has_begun:
-                self._facts.recording_ends(has_steps=log.n_recorded > 0)
-                tell_end(self._deadline.n_events)
+            self._facts.recording_ends(has_steps=log.n_recorded > 0)
+            tell_end(self._deadline.n_events)
         finally:
             try:
                 profiler.end()
@@ -466,7 +425,7 @@ class Recorder:
 
     def _other_profiler_starts(self) -> None:
         """The region starts a profiler by itself: end ours first, two at once crash."""
-        self._log.skips_all |= self._state == "done"  # steps that follow are no measure
+        self.log.skips_all |= self._state == "done"  # steps that follow are no measure
         if not self.runs_profiler:
             return  # if theirs still runs when ours is to begin, it does not
         if threading.get_ident() != self._thread_id:
@@ -495,8 +454,8 @@ class Recorder:
 
     def _enough(self, state: str = "") -> None:
         """Time or memory to record in are over; nothing, where it was in a state that has ended."""
-        if self._ends.passes.inside:
-            self._ends.passes.after(partial(self._enough, state))
+        if self._ends.inside_pass:
+            self._ends.after_pass(partial(self._enough, state))
         elif self._working:
             self._time_is_up = True
         elif not state or self._state == state:
@@ -506,40 +465,15 @@ class Recorder:
         if self._state == "warm-up" and not self._profiler.is_paused:
             self._profiler.pause()  # an optimizer may still step later; what was seen stays
         elif self._state == "active" and not (
-            self._deadline.memory_was_full or self._log.n_recorded or self._patient
+            self._deadline.memory_was_full or self.log.n_recorded or self._patient
         ):
             self._patient = self._time_is_up = True  # the end of this step is the end
-            self._deadline.set(PATIENCE * self._asked.max_seconds)
+            self._deadline.set(PATIENCE * self.log.asked.max_seconds)
         elif self._state == "active":
             self._out_of_time = True
             self._stop_recording()
 
     # --- reading ----------------------------------------------------------------------------
-
-    @property
-    def lines(self) -> LineSamples:
-        """Of all steps like the recorded ones, or the usual ones; without steps of the region."""
-        return self._lines.of_steps(self._log) if self._has_begun else NO_LINES
-
-    @property
-    def worker_lines(self) -> LineSamples:
-        """Lines of the DataLoader's workers, when the region has ended."""
-        return self._lines.of_workers if self._has_begun else NO_LINES
-
-    @property
-    def process_lines(self) -> LineSamples:
-        """Lines of other processes that the region has started."""
-        return self._lines.of_processes if self._has_begun else NO_LINES
-
-    def line_between(self, begin_s: float, end_s: float) -> str:
-        """The line most often seen from ``begin_s`` to ``end_s``, in words; empty if too few."""
-        if not self._has_begun:
-            return ""
-        top = self._lines.within([(begin_s, end_s)]).by_line()[:1]
-        if not top or top[0].n_samples < _LEAST_SAMPLES:
-            return ""
-        source = f": {top[0].source}" if top[0].source else ""
-        return f"{fmt_share(top[0].share)} of it at {top[0].place}{source}"
 
     @property
     def recording(self) -> Recording:
@@ -572,21 +506,20 @@ class Recorder:
         return "the profiler did not start or stop"
 
     def _read(self) -> Recording:
-        log, profiler, lines = self._log, self._profiler, self._lines
+        log, profiler, lines = self.log, self._profiler, self.sampled
         began_s = time.perf_counter()
-        reading = Reading(self._stop_s)
-        raw = raw_trace(profiler.profile)
-        if self._ended_in == "active":
-            # The mark that was open when the region ended is no step.
-            unfinished = f'"{_STEP_MARK}{log.n_recorded}"'.encode()
-            raw = raw.replace(unfinished, f'"{_UNFINISHED_MARK}"'.encode())
-        trace = replace(load(raw, progress=reading.read), source=RECORDED_HERE)
-        if profiler.with_shapes:
-            with self._instrument.guard("reading the shapes of lists"):
-                trace = with_lists(trace, profiler.profile)
-        profiler.forget()
-        give_back()
-        reading.done()
+        with telling_how_far(self._stop_s) as read:
+            raw = raw_trace(profiler.profile)
+            if self._ended_in == "active":
+                # The mark that was open when the region ended is no step.
+                unfinished = f'"{_STEP_MARK}{log.n_recorded}"'.encode()
+                raw = raw.replace(unfinished, f'"{_UNFINISHED_MARK}"'.encode())
+            trace = replace(load(raw, progress=read), source=RECORDED_HERE)
+            if profiler.with_shapes:
+                with self._instrument.guard("reading the shapes of lists"):
+                    trace = with_lists(trace, profiler.profile)
+            profiler.forget()
+            give_back()
         read_s = time.perf_counter() - began_s
         ran_ahead = self._host_ran_ahead(trace)
         recorded_ms, later_ms = ([], []) if ran_ahead else (log.recorded_ms, log.later_ms)
@@ -605,14 +538,14 @@ class Recorder:
                 slowdown_interval=ratio_interval(recorded_ms, later_ms),
                 stays_attached=trace.has_device and stays_attached(),
             ),
-            lines=in_trace_time(self.lines, trace, profiler.marks),
-            worker_lines=self.worker_lines,
-            process_lines=self.process_lines,
+            lines=in_trace_time(lines.of_steps, trace, profiler.marks),
+            worker_lines=lines.of_workers,
+            process_lines=lines.of_processes,
             facts=self._facts.result(self._ends.facts),
             raw=raw,
             coverage=log.coverage(profiler.began_s, profiler.ended_s),
             warnings=(*trace.warnings, *filter(None, self._doubts(trace, ran_ahead))),
-            elsewhere=lines.elsewhere(log, self._n_slowed),
+            elsewhere=lines.elsewhere(self._n_slowed),
             busy=self._facts.contention,
             n_foreign_steps=self._ends.n_foreign,
             has_threads=bool(self._started_threads),
@@ -623,7 +556,7 @@ class Recorder:
         """What a reader must know, in words; some are empty."""
         failure = self.failure
         yield "" if failure is None else failure.sentence()
-        yield why_so_few(self._log, self._ended_by())
+        yield self.log.why_so_few(self._ended_by())
         yield self._ends.whose_step()
         if n_foreign := self._ends.n_foreign:
             yield (
@@ -639,7 +572,7 @@ class Recorder:
             "the GPU was more than a step behind the host, on whose clock steps end: what "
             "profiling cost is unknown"
             if ran_ahead
-            else self._log.odd_window()
+            else self.log.odd_window()
         )
 
     def _ended_by(self) -> EndedBy:
@@ -655,8 +588,8 @@ class Recorder:
         Then the host only handed out work in the recorded steps, as long as there was room for it,
         and later ones take the device's time: nothing can be compared.
         """
-        step_ms = median(self._log.recorded_ms)
-        last_mark = f"{_STEP_MARK}{self._log.n_recorded - 1}"
+        step_ms = median(self.log.recorded_ms)
+        last_mark = f"{_STEP_MARK}{self.log.n_recorded - 1}"
         marks = trace.is_a(Category.ANNOTATION) & trace.named(lambda name: name == last_mark)
         if step_ms is None or not trace.has_device or not marks.any():
             return False

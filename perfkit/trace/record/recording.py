@@ -9,10 +9,10 @@ from perfkit.base.words import fmt_s, plural
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import is_data_wait
 from perfkit.trace.record.cost import Cost
-from perfkit.trace.record.coverage import Coverage
 from perfkit.trace.record.elsewhere import Elsewhere
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import LineSamples
+from perfkit.trace.record.step_log import Coverage
 from perfkit.trace.record.waits import waiting_share
 
 # The recorded part is a wait for others from this share of its samples on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import statistics
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ from types import FrameType
 from perfkit.base.instrument import Failure
 from perfkit.base.line_sampler import LineSampler, frames_of
 from perfkit.base.stack import levels_of
+from perfkit.base.words import fmt_share
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.record.elsewhere import Elsewhere, elsewhere, longest_alike_s
 from perfkit.trace.record.lines import (
@@ -25,25 +27,32 @@ from perfkit.trace.record.lines import (
 )
 from perfkit.trace.record.step_log import StepLog
 
+# Fewer samples of a line say nothing.
+_LEAST_SAMPLES = 2
+
 
 class RegionLines:
-    """Samples the lines of a thread until :meth:`close`.
+    """Samples the lines of a thread until :meth:`close`; then it tells what ran when.
 
     Args:
-        thread_id: of the thread; None to sample nothing.
+        log: the steps of the region.
 
     Attributes:
         of_workers, of_processes: lines of the DataLoader's workers, and of other processes that the
             region starts; known when it has ended.
     """
 
-    def __init__(self, thread_id: int | None) -> None:
-        self._sampler = None if thread_id is None else LineSampler(thread_id)
-        self._samples: tuple[Sample, ...] | None = None
+    def __init__(self, log: StepLog) -> None:
         self.of_workers = self.of_processes = NO_LINES
+        self._log = log
+        self._sampler: LineSampler | None = None
+        self._samples: tuple[Sample, ...] | None = None
         self._frameworks: frozenset[tuple[str, int]] = frozenset()
-        if self._sampler is not None:
-            self._sampler.start()
+
+    def start(self) -> None:
+        """Begin, in the thread whose lines are to be sampled."""
+        self._sampler = LineSampler(threading.get_ident())
+        self._sampler.start()
 
     @property
     def failure(self) -> Failure | None:
@@ -74,8 +83,18 @@ class RegionLines:
                 inside.append(sample)
         return lines_of(inside, self._frameworks)
 
-    def of_steps(self, log: StepLog) -> LineSamples:
+    def between(self, begin_s: float, end_s: float) -> str:
+        """The line most often seen from ``begin_s`` to ``end_s``, in words; empty if too few."""
+        top = self.within([(begin_s, end_s)]).by_line()[:1]
+        if not top or top[0].n_samples < _LEAST_SAMPLES:
+            return ""
+        source = f": {top[0].source}" if top[0].source else ""
+        return f"{fmt_share(top[0].share)} of it at {top[0].place}{source}"
+
+    @property
+    def of_steps(self) -> LineSamples:
         """Of all steps like the recorded ones, or the usual ones; without steps of the region."""
+        log = self._log
         later = log.times_s[1:]
         if not (log.recorded_ms or (log.asked.late and later)):
             return self.within([(log.began_s, log.ended_s)])
@@ -83,8 +102,9 @@ class RegionLines:
         limit_s = longest_alike_s(alike_ms)
         return self.within([(b, e) for b, e in later if e - b <= limit_s])
 
-    def elsewhere(self, log: StepLog, n_slowed: int) -> Elsewhere | None:
+    def elsewhere(self, n_slowed: int) -> Elsewhere | None:
         """The region's time outside of steps like the recorded ones."""
+        log = self._log
         return elsewhere(
             log.times_s,
             log.began_s,

@@ -28,31 +28,23 @@ class _Optimizer:
     """One that has stepped.
 
     Attributes:
-        n: its steps since the first one is the first.
-        first_at, last_at: steps of the first one when this one stepped first and last.
+        n: how often.
         ends_s: when it has stepped since the first one has.
     """
 
     def __init__(self, optimizer: Any) -> None:
         self.ref = weakref.ref(optimizer)
         self.facts: OptimizerFacts | None = None
+        self.n = 0
         self.ends_s: list[float] = []
-        self.start_anew()
-
-    def start_anew(self) -> None:
-        self.n = self.first_at = self.last_at = 0
-        self.ends_s.clear()
 
     def name(self) -> str:
         facts = self.facts
         return "another" if facts is None else f"{facts.name} ({plural(facts.n_tensors, 'tensor')})"
 
 
-def _nothing(*_: object) -> None: ...
-
-
 class StepEnds:
-    """Finds the ends of steps in the thread that makes it, from then on until :meth:`close`.
+    """Finds the ends of steps in the thread that starts it, until :meth:`close`.
 
     Args:
         instrument: what fails here is its failure.
@@ -70,28 +62,48 @@ class StepEnds:
         on_other: Callable[[float], None] | None,
         on_replaced: Callable[[Sequence[float]], None],
     ) -> None:
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
+        self._instrument = instrument
         self._run, self._on_end, self._on_other = run, on_end, on_other
         self._on_replaced = on_replaced
-        self._thread_id = threading.get_ident()
-        self._graph_task = torch_compat.graph_task_id_reader()
-        self.passes = BackwardPasses(instrument)
         self.n_foreign = 0  # in other threads
         self.only_marked = False  # steps end where they are marked, not where an optimizer steps
         self._stepped_in_pass: dict[int, Any] = {}  # id → optimizer
         self._known: dict[int, _Optimizer] = {}  # by id
         self._unread: list[_Optimizer] = []
         self._first = 0
-        self._hook = register_optimizer_step_post_hook(instrument.hook(self._stepped))
+        self._passes: BackwardPasses | None = None
+        self._hook: Any = None
+
+    def start(self) -> None:
+        """Begin, in the thread whose steps count."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._thread_id = threading.get_ident()
+        self._graph_task = torch_compat.graph_task_id_reader()
+        self._passes = BackwardPasses(self._instrument)
+        self._hook = register_optimizer_step_post_hook(self._instrument.hook(self._stepped))
+
+    @property
+    def inside_pass(self) -> bool:
+        """Whether the thread is within a backward pass."""
+        return self._passes is not None and self._passes.inside
+
+    def after_pass(self, function: Callable[[], object]) -> None:
+        """Call it as soon as the thread is in no backward pass: perhaps at once."""
+        if self._passes is None:
+            function()
+        else:
+            self._passes.after(function)
 
     def close(self) -> None:
         """Find no more; within a backward pass, after its end."""
-        self._hook.remove()
-        self.passes.close()
+        if self._hook is not None:
+            self._hook.remove()
+        if self._passes is not None:
+            self._passes.close()
         # mostly methods of its owner's: no cycle stays
-        self._run = self._on_end = self._on_replaced = _nothing
-        self._on_other = None
+        self._run = self._on_replaced = lambda *_: None
+        self._on_end, self._on_other = lambda: None, None
 
     @property
     def facts(self) -> tuple[OptimizerFacts, ...]:
@@ -116,13 +128,13 @@ class StepEnds:
             if self._graph_task() < 0:
                 self.n_foreign += 1
                 return
-            if not self.passes.inside:
+            if not self.inside_pass:
                 return
-        if not self.passes.inside:
+        if not self.inside_pass:
             self._run(self._one_stepped, optimizer)
             return
         if not self._stepped_in_pass:
-            self.passes.after(self._pass_ended)
+            self.after_pass(self._pass_ended)
         self._stepped_in_pass[id(optimizer)] = optimizer
 
     def _pass_ended(self) -> None:
@@ -142,24 +154,21 @@ class StepEnds:
             self._unread.append(one)
         one.n += 1
         if key == self._first:
-            if len(self._known) > 1:
-                for other in self._known.values():
-                    other.ends_s.clear()
+            self._start_anew()
             self._on_end()
             return
-        one.last_at = self._known[self._first].n
-        if one.n == 1:
-            one.first_at = one.last_at
         one.ends_s.append(time.perf_counter())
         if self._on_other is not None:
             self._on_other(one.ends_s[-1])
         if len(one.ends_s) >= _TAKES_OVER:
             # the first one steps no more: layers that train one after the other
-            ends_s, self._first = [*one.ends_s], key
-            for other in self._known.values():
-                other.start_anew()
-            one.n = len(ends_s)
+            ends_s, self._first = one.ends_s, key
+            self._start_anew()
             self._on_replaced(ends_s)
+
+    def _start_anew(self) -> None:
+        for one in self._known.values():
+            one.ends_s = []
 
     def whose_step(self) -> str:
         """That a step is of one optimizer, where another one steps more or less often."""
@@ -168,12 +177,9 @@ class StepEnds:
         if first is None or first.n < _MORE_OFTEN or not others or self.only_marked:
             return ""
         other = max(others, key=lambda one: max(one.n / first.n, first.n / one.n))
-        step = f"a step here is one of {first.name()}"
-        # steps of the first one between two of the other
-        between = (other.last_at - other.first_at) / (other.n - 1)
-        if between >= _MORE_OFTEN:
-            n = fmt_count(round(between))
-            return f"{step}, which makes about {n} for each of {other.name()}"
-        if other.n >= _MORE_OFTEN * first.n:
-            return f"{step}; {other.name()} makes about {fmt_count(round(other.n / first.n))} in it"
-        return ""
+        if max(other.n / first.n, first.n / other.n) < _MORE_OFTEN:
+            return ""
+        return (
+            f"a step here is one of {first.name()}, which made {fmt_count(first.n)}; "
+            f"{other.name()} made {fmt_count(other.n)}"
+        )

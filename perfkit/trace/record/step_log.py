@@ -1,15 +1,21 @@
-"""How long each step of a region took, and which of them were recorded."""
+"""How long each step of a region took, which of them were recorded, and why so few."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from perfkit.base.arguments import check_seconds, check_whole
-from perfkit.base.words import fmt_ms
+from perfkit.base.words import fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.trace.record.cost import ratio_interval
-from perfkit.trace.record.coverage import Coverage
+from perfkit.trace.record.deadline import MOST_EVENTS
+
+#: One step may be longer than max_seconds; it is waited for, up to this many times as long.
+PATIENCE = 5
+
+EndedBy = Literal["the code", "time", "memory", "a failure"]
 
 # Begin and end of so many steps are kept, 16 bytes each.
 _MOST_STEPS = 200_000
@@ -33,6 +39,44 @@ class Asked:
         check_whole("steps", self.steps, 1)
         check_whole("warmup", self.warmup, 0)
         check_seconds("max_seconds", self.max_seconds)
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What part of a region was profiled.
+
+    Attributes:
+        n_steps_seen: steps of the region, profiled or not.
+        first_step: the first profiled one, counted from 1; 0 where none was marked.
+        last_step: the last one.
+        profiled_s: how long was profiled, in seconds: the marked steps, or where there are none
+            what is shown in their place.
+        region_s: how long the region took, in seconds, without the profiler's own stop.
+    """
+
+    n_steps_seen: int
+    first_step: int
+    last_step: int
+    profiled_s: float
+    region_s: float
+
+    @property
+    def share(self) -> float:
+        """Profiled time as a share of the region's, 0 to 1."""
+        return min(self.profiled_s / self.region_s, 1.0) if self.region_s > 0 else 1.0
+
+    def sentence(self) -> str:
+        """The same in words."""
+        part = f"{fmt_share(self.share)} of the code's {fmt_s(self.region_s)}"
+        if not self.first_step:
+            return f"The figures cover {part}."
+        steps = (
+            f"step {self.first_step}"
+            if self.first_step == self.last_step
+            else f"steps {self.first_step}–{self.last_step}"
+        )
+        n = self.last_step - self.first_step + 1
+        return f"Profiled: {n} of {plural(self.n_steps_seen, 'step')} ({steps}), {part}."
 
 
 class StepLog:
@@ -116,6 +160,37 @@ class StepLog:
             f"{fmt_ms(later)}: the profiled ones are not typical; profile later ones with "
             f"-w {warmup} (in Python: `warmup`)"
         )
+
+    def why_so_few(self, ended_by: EndedBy) -> str:
+        """What ended the recording before all steps were recorded; empty where they are."""
+        n, within, asked = self.n_recorded, self.n_until_stop + 1, self.asked
+        if self.is_complete or not (self.n or ended_by == "memory"):
+            return ""
+        if ended_by == "memory":
+            do = (
+                "record fewer steps (-n 1), or a shorter piece of the code"
+                if n
+                else "make a step shorter for the recording (a shorter sequence, fewer "
+                "iterations); if it was your tensors that grew, run the code once before"
+            )
+            return (
+                f"recording ended early, after {plural(n, 'whole step')}: meanwhile this process "
+                f"grew by more than perfkit lets the events take (about {fmt_count(MOST_EVENTS)} "
+                f"of them); your code ran on unrecorded; {do}"
+            )
+        if n or ended_by == "a failure":
+            said = f"{n} of {asked.steps} steps {'was' if n == 1 else 'were'} recorded"
+            if ended_by == "time":
+                return f"{said}: the {asked.max_seconds:g} s to record in were over"
+            return said if ended_by == "a failure" else f"{said}: the code ended"
+        part = "the figures are of that part of it" if asked.late else "the figures include warm-up"
+        if ended_by == "time":
+            longest = f"{(1 + PATIENCE) * asked.max_seconds:g} s that are recorded of one"
+            return f"step {within} took longer than the {longest}: {part}"
+        if asked.late:
+            return f"the code ended within step {within}: {part}"
+        n_steps = plural(self.n, "step")
+        return f"the code ended after {n_steps}, and the warm-up takes {asked.warmup}: {part}"
 
 
 def median(values: Sequence[float]) -> float | None:
