@@ -191,7 +191,7 @@ GUARDS |= {
     ("/base/torch_compat.py", "_install_loader_listeners.<locals>.__iter__"),
     ("/base/torch_compat.py", "_install_loader_listeners.<locals>.__next__"),
     ("/measure/phases.py", "Phases._event.<locals>.event"),
-    ("/measure/phases.py", "_AtTheEnd.__call__"),
+    ("/base/torch_compat.py", "_AtTheEnd.__call__"),
     ("/measure/loader_wait.py", "LoaderWait._begins"),
     ("/measure/loader_wait.py", "LoaderWait._ended"),
     ("/base/collector.py", "_back_on"),

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
-from perfkit.advice.evaluation import EvaluationWatch
+from perfkit.advice.evaluation import evaluation_note
 from perfkit.advice.profile import Profile, explain
 from perfkit.advice.state.state import StateWatch
 from perfkit.base.arguments import check_flag, check_function, check_whole
@@ -41,11 +41,10 @@ class Profiling(Shown):
         n_calls: how often :meth:`call` called the step.
     """
 
-    def __init__(self, recorder: Recorder, evaluation: EvaluationWatch) -> None:
-        self._recorder = recorder
-        self._evaluation = evaluation
+    def __init__(self, make: Callable[..., Recorder]) -> None:
         self._state = StateWatch(lambda: recorder.runs_profiler)  # its stop drops this
-        evaluation.meets(self._state.live)
+        live = self._state.live
+        self._recorder = recorder = make(on_step=live.step_ended, on_rest=live.rest)
         self._enough_calls = recorder.warmup + recorder.steps + _UNPROFILED_CALLS
         self._stage = "new"
         self._error = ""
@@ -65,7 +64,6 @@ class Profiling(Shown):
             )
         try:
             self._state.start()
-            self._evaluation.start()  # first: its hook sees an optimizer's end before the recorder
             self._recorder.start()
             self._stage = "running"
         except BaseException:
@@ -84,7 +82,6 @@ class Profiling(Shown):
         try:
             self._recorder.stop()
         finally:
-            self._evaluation.stop()
             self._state.stop()
 
     def failed(self, error: BaseException) -> None:
@@ -163,13 +160,11 @@ class Profiling(Shown):
         )
         if not profile.operators:
             return replace(profile, nothing=self._nothing(), warnings=recording.warnings)
-        failed = self._evaluation.failure
         said = filter(
             None,
             (
                 self._remark(),
-                self._evaluation.note(profile.coverage, profile.breakdown),
-                "" if failed is None else failed.sentence(),
+                self._evaluation(profile),
                 *(failure.sentence() for failure in self._state.failures),
             ),
         )
@@ -197,6 +192,19 @@ class Profiling(Shown):
             return "No torch operators were recorded: nothing to profile."
         until = " before it failed" if self._error else ""
         return f"No torch operators ran in this code{until}: nothing to profile."
+
+    def _evaluation(self, profile: Profile) -> str:
+        """That some of the recorded steps is evaluation, where that is known; else empty."""
+        covered = profile.coverage
+        if covered is None or not covered.first_step:
+            return ""
+        evaluated = self._state.live.evaluated_s[covered.first_step - 1 : covered.last_step]
+        whole = [ms / 1e3 for ms in profile.breakdown.wall_ms]
+        return (
+            evaluation_note(evaluated, whole, profile.breakdown)
+            if len(evaluated) == len(whole)
+            else ""
+        )
 
     def _remark(self) -> str:
         """How the code ran, in words; empty if it ran once and ended well."""
@@ -312,8 +320,8 @@ def profile(
     flags = {"stacks": stacks, "shapes": shapes, "memory": memory, "lines": lines}
     for name, value in flags.items():
         check_flag(name, value)
-    evaluation = EvaluationWatch()
-    recorder = Recorder(
+    make = partial(
+        Recorder,
         steps=steps,
         warmup=warmup,
         stacks=stacks,
@@ -322,10 +330,8 @@ def profile(
         memory=memory,
         lines=lines,
         max_seconds=max_seconds,
-        on_step=evaluation.step_ended,
-        on_rest=evaluation.rest,
     )
-    profiling = Profiling(recorder, evaluation)
+    profiling = Profiling(make)
     if step is None:
         return profiling
     with profiling:

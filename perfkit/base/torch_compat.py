@@ -546,10 +546,30 @@ def forget_forward_hook(handle: Any) -> None:
     getattr(module, "_global_forward_hooks_with_kwargs", {}).pop(handle.id, None)
 
 
+class _AtTheEnd:
+    """The hook at the end of a module's forward pass.
+
+    Where that raised, the hook stays on the module until it is taken off. Whoever copies or saves
+    the module meanwhile gets a function in its place that does nothing, and that needs no perfkit
+    to be loaded.
+    """
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+
+    def __call__(self, module: Any, args: Any, result: Any) -> None:
+        self._ended()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
 def forward_end_switch(
-    hook: Callable[[Any, Any, Any], None],
+    ended: Callable[[], None],
 ) -> tuple[Callable[[Any], Any], Callable[[Any], None]]:
-    """A hook at the end of one module's forward pass, that is cheap to put on and take off.
+    """Call ``ended`` at the end of one module's forward pass; cheap to put on and take off.
 
     Returns how to put it on a module, which returns where it is then; and how to take it from
     there. ``register_forward_hook`` does the same in ten times the time. Hides
@@ -557,7 +577,7 @@ def forward_end_switch(
     """
     from torch.utils.hooks import RemovableHandle
 
-    number = RemovableHandle(OrderedDict()).id
+    number, hook = RemovableHandle(OrderedDict()).id, _AtTheEnd(ended)
 
     def put(module: Any) -> Any:
         hooks = module._forward_hooks

@@ -29,6 +29,7 @@ from perfkit.base.resident import resident_bytes
 from perfkit.base.stand_in import CallEnd, stand_in
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.user_code import is_user_code, tells_something
+from perfkit.measure.outer_calls import OuterCalls
 
 if TYPE_CHECKING:
     from perfkit.measure.padding import Padding
@@ -124,12 +125,15 @@ class Live:
         worker_bytes: (steps, private bytes of the loader's workers) at each look.
         resident: (steps, resident bytes of this process) at each look.
         n_profiled: looks at which a profiler of the program's own was on.
+        evaluated_s: of each step, seconds in forward passes, in evaluation mode, of modules that
+            have trained; until :meth:`rest`, and where it watches them itself.
 
     Args:
         is_ours: whether the profiler that is on is perfkit's.
+        modules: watch them; else whoever does calls :meth:`forward_begins`.
     """
 
-    def __init__(self, is_ours: Callable[[], bool]) -> None:
+    def __init__(self, is_ours: Callable[[], bool], *, modules: bool = True) -> None:
         self._instrument = Instrument("the look at the run's objects", switch_off=self._silence)
         self._on_forward: Callable[..., object] = _nothing
         self._on_step: Callable[..., object] = _nothing
@@ -137,6 +141,10 @@ class Live:
         self._calls: Callable[..., object] = _nothing
         self._thread_id = 0
         self._undo: list[Callable[[], None]] = []
+        self._watches_modules = modules
+        self._outer: OuterCalls | None = None
+        self._evaluates_from_s = self._evaluated_s = 0.0
+        self.evaluated_s: list[float] = []
         self._asked: Callable[[Live], None] | None = None
         self._due = 1
         self._in_call = False
@@ -191,6 +199,9 @@ class Live:
             after = optimizer.register_optimizer_step_post_hook(hook(self._after_optimizer))
             self._undo.append(after.remove)
             self._undo += self._count_calls()
+            if self._watches_modules:
+                self._outer = OuterCalls(self._instrument, self._forward, self._forward_ended)
+                self._undo.append(self._outer.stop)
         if self.failure is not None:
             self.stop()
 
@@ -210,13 +221,20 @@ class Live:
         surely(all_of_it)
         # a cycle would keep this, and what it met, until the collector runs
         self._on_forward = self._on_step = self._fetch_ended = self._calls = _nothing
-        self._asked, self._is_ours = None, bool
+        self._asked, self._is_ours, self._outer = None, bool, None
+
+    def rest(self) -> None:
+        """Nothing more is recorded: watch modules no more; called between two steps."""
+        if self._outer is not None:
+            with self._instrument.guard("watching modules"):
+                self._outer.stop()
+                self._outer = None
 
     def forward_begins(self, module: Any, args: Any) -> None:
         """A module is called that no other one calls; cannot raise."""
         self._on_forward(module, args)
 
-    def step_ended(self) -> None:
+    def step_ended(self, *_: float) -> None:
         """A step is over; cannot raise. What it takes belongs to no step."""
         self._on_step()
 
@@ -229,6 +247,10 @@ class Live:
         if not self._thread_id:
             return
         self.n_steps += 1
+        if self._outer is not None:
+            self._outer.close()
+            self.evaluated_s.append(self._evaluated_s)
+            self._evaluated_s = 0.0
         if self.n_steps >= self._due:
             self._due = 2 * self.n_steps
             self._look()
@@ -254,11 +276,16 @@ class Live:
     def _before_fetch(self, is_batch: bool, source: Any) -> CallEnd | None:
         if get_ident() != self._thread_id:
             return None
+        if self._outer is not None:
+            self._outer.close()
+            self._outer.pause()
         began_s = time.perf_counter()
         return partial(self._fetch_ended, is_batch, source, began_s)
 
     def _after_fetch(self, is_batch: bool, source: Any, began_s: float, batch: Any) -> None:
         spent_s = time.perf_counter() - began_s
+        if self._outer is not None:
+            self._outer.go_on()
         if not is_batch:
             self._started(source, spent_s)
         elif batch is not None:
@@ -341,6 +368,8 @@ class Live:
         import torch
 
         with_grad = torch.is_grad_enabled()
+        if not module.training and use.n_calls > use.n_without_grad + use.n_eval_with_grad:
+            self._evaluates_from_s = time.perf_counter()
         use.n_calls += 1
         use.n_training += module.training
         use.n_without_grad += not with_grad
@@ -360,6 +389,11 @@ class Live:
             self._wrapped = use
         if not self.flags or self.n_steps + 1 >= self._due:
             self.flags = _flags(module)
+
+    def _forward_ended(self) -> None:
+        if self._evaluates_from_s:
+            self._evaluated_s += time.perf_counter() - self._evaluates_from_s
+            self._evaluates_from_s = 0.0
 
     def _before_backward(self) -> CallEnd | None:
         if get_ident() == self._thread_id and self._wrapped is not None:

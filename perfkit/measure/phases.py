@@ -21,7 +21,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from threading import get_ident
 from typing import Any
@@ -175,7 +175,7 @@ class Phases:
             self._event(self._forward_begins, _INSIDE, compiles)
         )
         self._put_end, self._take_end = torch_compat.forward_end_switch(
-            _AtTheEnd(self._event(self._close_forward))
+            self._event(self._close_forward)
         )
         # one by one: where one fails, those before it are taken away
         undo = self._undo
@@ -521,26 +521,6 @@ class Phases:
         self._advance()
         self._enter(_CHECKPOINT)
         return self._leave_event
-
-
-class _AtTheEnd:
-    """The hook at the end of the outermost module's forward pass.
-
-    Where that raised, the hook stays on the module until the next event. Whoever copies or saves
-    the module meanwhile gets a function in its place that does nothing, and that needs no perfkit
-    to be loaded.
-    """
-
-    __slots__ = ("_ended",)
-
-    def __init__(self, ended: Callable[[], None]) -> None:
-        self._ended = ended
-
-    def __call__(self, module: Any, args: Any, result: Any) -> None:
-        self._ended()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (nullcontext(), "__exit__")
 
 
 def _nothing(*_: object) -> None:

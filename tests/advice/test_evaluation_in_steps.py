@@ -11,7 +11,7 @@ from torch import nn
 
 import perfkit
 from perfkit import show
-from perfkit.advice.evaluation import EvaluationWatch, evaluation_note
+from perfkit.advice.evaluation import evaluation_note
 from perfkit.trace.ask.breakdown import Breakdown, StepBreakdown
 from tests.left_running import assert_nothing_runs
 
@@ -127,19 +127,15 @@ def test_nothing_stays_when_the_recording_is_over() -> None:
 
 
 def test_a_look_out_that_fails_leaves_the_code_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: object, until_ns: int | None = None) -> tuple[int, ...]:
+    def fails(self: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("perfkit.measure.phases.Phases.take", fails)
+    monkeypatch.setattr("perfkit.measure.live.Live._forward_ended", fails)
     with perfkit.profile() as p:
         _loop(_evaluates)()
     assert not _told(p.result)
     assert any("boom" in w for w in p.result.warnings)
     assert p.result.n_steps > 1
-
-
-def test_without_steps_there_is_nothing_to_tell() -> None:
-    assert EvaluationWatch().note(None, _steps(1)) == ""
 
 
 def _steps(*fetches: int) -> Breakdown:

@@ -53,10 +53,11 @@ class StateWatch:
 
     Args:
         is_ours: whether the profiler that is on is perfkit's.
+        modules: whether it watches modules itself.
     """
 
-    def __init__(self, is_ours: Callable[[], bool]) -> None:
-        self.live = Live(is_ours)
+    def __init__(self, is_ours: Callable[[], bool], *, modules: bool = True) -> None:
+        self.live = Live(is_ours, modules=modules)
         self._found: dict[str, tuple[Finding, ...]] = {}
         self._instrument = Instrument("the state rules")
 

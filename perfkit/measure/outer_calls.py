@@ -1,0 +1,97 @@
+"""Modules that are called from outside of any other: when such a forward pass begins and ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+from perfkit.base import torch_compat
+from perfkit.base.instrument import Instrument
+from perfkit.base.stand_in import CallEnd
+
+
+class OuterCalls:
+    """Watches the thread that starts it.
+
+    The hook goes while a module runs, so that its cost does not grow with the model, and while a
+    batch is fetched, whose transforms may be modules.
+
+    Args:
+        instrument: guards what it does.
+        begins: called with the module and its inputs.
+        ends: called at its end; later, where it raised.
+    """
+
+    def __init__(
+        self,
+        instrument: Instrument,
+        begins: Callable[[Any, Any], None],
+        ends: Callable[[], None],
+    ) -> None:
+        import torch
+
+        hook = instrument.hook
+        self._begins, self._ends = begins, ends
+        self._is_tracing = torch_compat.jit_tracing_reader()
+        self._graph_task = torch_compat.graph_task_id_reader()
+        self._thread_id = get_ident()
+        self._open: Any = None  # where the hook is of the module that runs
+        guarded, compiles = hook(self._module_begins), torch.compiler.is_compiling
+
+        def before(module: Any, args: Any) -> None:
+            if not compiles():  # torch.compile may look through it
+                guarded(module, args)
+
+        self._put_on: Callable[[], object]
+        self.pause: Callable[[], bool]
+        self._put_on, self.pause = torch_compat.module_hook_switch(before)
+        self._put_end, self._take_end = torch_compat.forward_end_switch(hook(self.close))
+        self._undo = torch_compat.watch_compiled_modules(hook(self._compiled_begins))
+        self._put_on()
+
+    def go_on(self) -> None:
+        """After :attr:`pause`."""
+        if self._thread_id and self._open is None:
+            self._put_on()
+
+    def stop(self) -> None:
+        """Leave no hook."""
+        self._thread_id = 0
+        self.close()
+        self.pause()
+        self._undo()
+        # a cycle would keep the hook, whose number the next one is to have
+        self._put_on = self._put_end = self._take_end = self._undo = _nothing
+        self.pause = _was_off
+
+    def close(self) -> None:
+        """The module that runs has ended, maybe by raising."""
+        hooks, self._open = self._open, None
+        if hooks is not None:
+            self._take_end(hooks)
+            self._ends()
+            self.go_on()
+
+    def _module_begins(self, module: Any, args: Any) -> None:
+        if get_ident() != self._thread_id or self._is_tracing() or self._graph_task() >= 0:
+            return  # what is traced, or computed again for a backward pass
+        self.pause()
+        self._open = self._put_end(module)
+        self._begins(module, args)
+
+    def _compiled_begins(self, module: Any) -> CallEnd | None:
+        if not self.pause():  # it warns of hooks
+            return None
+        return self._compiled_ended
+
+    def _compiled_ended(self, _: Any) -> None:
+        self.go_on()
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _was_off() -> bool:
+    return False
