@@ -2,10 +2,11 @@
 
 A recording of six steps shows what happens, and not why: that a flag is on, that a data set is a
 list of dicts, that hooks multiply. These are facts that need no sample. :class:`Live` meets the
-objects through hooks of torch's, and whoever asks about them (``perfkit.advice.state``) does so
-between two steps, after the first one and then after each doubling of their number.
+objects through hooks of its own, or is told of them by those of the phases, and whoever asks about
+them (``perfkit.advice.state``) does so between two steps: after steps 1, 2, 4, 8 …
 
-Per step this costs some dictionary look-ups. Objects are held weakly.
+Told by the phases, it looks at the first eight steps and at those that double their number; all
+others cost a comparison. Objects are held weakly.
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ _MOST_OBJECTS = 64
 STEPS_TOLD = 1024
 # Frames to look through for the user's line.
 _DEEPEST = 40
-# Batches that are looked into: never in steps that are usually recorded.
-_LOOKS_INTO = frozenset((1, 2, *(2**k for k in range(5, 24))))
+# Of the first steps all are looked at, and then those that double their number.
+_ALL_STEPS = 8
+# Batches after the first two are looked into from here on: not in steps that are usually recorded.
+_LOOKS_INTO_FROM = 31
 # Bytes of a batch that are kept to compare it with the next one.
 _COMPARED = 4096
 
@@ -64,7 +67,7 @@ class ModuleUse:
 
     Attributes:
         ref: the module.
-        n_calls: how often.
+        n_calls: how often, in the steps that were looked at.
         n_training: of these, in training mode.
         n_without_grad: of these, with gradients off.
         n_eval_with_grad: of these, in evaluation mode with gradients on.
@@ -82,7 +85,6 @@ class ModuleUse:
     shapes: set[tuple[Any, ...]] = field(default_factory=set)
     n_unsynced: int = 0
     is_frozen: bool = False
-    exchanges: bool | None = None
 
 
 @dataclass
@@ -93,8 +95,7 @@ class LoaderUse:
         ref: the loader.
         n_starts: iterators started, one an epoch.
         start_s: seconds that starting them took, with the first batch of each.
-        n_batches: batches handed out.
-        wait_s: seconds in which they were waited for, without the first of each epoch.
+        n_seen: batches that it was seen to hand out.
         padding: of the batches that were looked into, the most padded part.
         equal_batches: whether the first two batches were the same.
     """
@@ -102,8 +103,7 @@ class LoaderUse:
     ref: weakref.ref[Any]
     n_starts: int = 0
     start_s: float = 0.0
-    n_batches: int = 0
-    wait_s: float = 0.0
+    n_seen: int = 0
     padding: Padding | None = None
     equal_batches: bool = False
     first_batch: list[Any] = field(default_factory=list)
@@ -112,10 +112,25 @@ class LoaderUse:
     iterator: weakref.ref[Any] | None = None
 
 
+def _safe(method: Callable[..., None]) -> Callable[..., None]:
+    """A method of :class:`Live` that cannot raise, and does nothing once it has ended or failed."""
+
+    @functools.wraps(method)
+    def safe(self: Live, *args: Any) -> None:
+        if self._thread_id:
+            with self._instrument.guard(method.__name__):
+                method(self, *args)
+
+    return safe
+
+
 class Live:
     """Meets the objects of the run in the thread that starts it. It cannot raise into the run.
 
     Attributes:
+        looks: whether the step that runs is one of those that are looked at. In others, whoever
+            tells it of objects does so only of iterators that a loader starts, and of forward
+            passes in evaluation mode that keep a graph.
         n_steps: steps that have ended.
         modules, loaders: by id.
         optimizers: by id, weakly.
@@ -130,23 +145,22 @@ class Live:
 
     Args:
         is_ours: whether the profiler that is on is perfkit's.
-        modules: watch them; else whoever does calls :meth:`forward_begins`.
+        hooks: meet the objects through hooks of its own, in each step; else
+            :class:`~perfkit.measure.phases.Phases` tells of them.
     """
 
-    def __init__(self, is_ours: Callable[[], bool], *, modules: bool = True) -> None:
+    def __init__(self, is_ours: Callable[[], bool], *, hooks: bool = True) -> None:
         self._instrument = Instrument("the look at the run's objects", switch_off=self._silence)
-        self._on_forward: Callable[..., object] = _nothing
-        self._on_step: Callable[..., object] = _nothing
-        self._fetch_ended: Callable[..., None] = _nothing
-        self._calls: Callable[..., object] = _nothing
         self._thread_id = 0
         self._undo: list[Callable[[], None]] = []
-        self._watches_modules = modules
+        self._has_hooks = hooks
         self._outer: OuterCalls | None = None
         self._evaluates_from_s = self._evaluated_s = 0.0
         self.evaluated_s: list[float] = []
         self._asked: Callable[[Live], None] | None = None
+        self.looks = False
         self._due = 1
+        self._next = 1  # the step at whose end there is something to do
         self._in_call = False
         self._wrapped: ModuleUse | None = None
         self.n_steps = 0
@@ -161,7 +175,6 @@ class Live:
         self.resident: list[tuple[int, int]] = []
         self.n_profiled = 0
         self._is_ours = is_ours
-        self.look_s = 0.0
         self._first_looks: weakref.WeakKeyDictionary[Any, tuple[int, int]] = (
             weakref.WeakKeyDictionary()
         )
@@ -187,21 +200,12 @@ class Live:
         if self._undo:
             return
         self._thread_id, self._asked = get_ident(), ask
-        hook = self._instrument.hook
-        self._on_forward, self._on_step = hook(self._forward), hook(self._step_ended)
-        self._fetch_ended, self._calls = hook(self._after_fetch), hook(self._note)
+        self.looks = True
         self.began_s = time.perf_counter()
         with self._instrument.guard("starting"), Uninterrupted():
-            from torch.optim import optimizer
-
-            self._undo.append(torch_compat.watch_loader_iterators(hook(self._before_fetch)))
-            self._undo.append(torch_compat.watch_backward(hook(self._before_backward)))
-            after = optimizer.register_optimizer_step_post_hook(hook(self._after_optimizer))
-            self._undo.append(after.remove)
             self._undo += self._count_calls()
-            if self._watches_modules:
-                self._outer = OuterCalls(self._instrument, self._forward, self._forward_ended)
-                self._undo.append(self._outer.stop)
+            if self._has_hooks:
+                self._hook_all()
         if self.failure is not None:
             self.stop()
 
@@ -220,7 +224,6 @@ class Live:
 
         surely(all_of_it)
         # a cycle would keep this, and what it met, until the collector runs
-        self._on_forward = self._on_step = self._fetch_ended = self._calls = _nothing
         self._asked, self._is_ours, self._outer = None, bool, None
 
     def rest(self) -> None:
@@ -230,23 +233,18 @@ class Live:
                 self._outer.stop()
                 self._outer = None
 
-    def forward_begins(self, module: Any, args: Any) -> None:
-        """A module is called that no other one calls; cannot raise."""
-        self._on_forward(module, args)
-
     def step_ended(self, *_: float) -> None:
         """A step is over; cannot raise. What it takes belongs to no step."""
-        self._on_step()
+        self.n_steps += 1
+        if self.n_steps >= self._next or self._outer is not None:
+            self._step_ended()
 
     def _silence(self) -> None:
         """Do nothing from now on; what is in place stays until :meth:`stop`."""
-        self._thread_id = 0
+        self._thread_id, self.looks = 0, False
 
+    @_safe
     def _step_ended(self) -> None:
-        """What this takes belongs to no step."""
-        if not self._thread_id:
-            return
-        self.n_steps += 1
         if self._outer is not None:
             self._outer.close()
             self.evaluated_s.append(self._evaluated_s)
@@ -254,9 +252,11 @@ class Live:
         if self.n_steps >= self._due:
             self._due = 2 * self.n_steps
             self._look()
+        self.looks = self.n_steps < _ALL_STEPS or self.n_steps + 1 == self._due
+        self._next = self._due - (not self.looks)
 
     def _look(self) -> None:
-        began_s = self.ended_s = time.perf_counter()
+        self.ended_s = time.perf_counter()
         if any(_n_workers(use) for use in self.loaders.values()) and self.n_steps > 8:
             from perfkit.base.machine.worker_memory import private_bytes_of_workers
 
@@ -265,99 +265,24 @@ class Live:
         self.n_profiled += torch_compat.profiler_is_on() and not self._is_ours()
         if self._asked is not None:
             self._asked(self)
-        self.look_s += time.perf_counter() - began_s
 
     def first_look(self, thing: Any, value: int) -> tuple[int, int]:
         """The value that was given for this object first, and after how many steps."""
         return self._first_looks.setdefault(thing, (value, self.n_steps))
 
-    # --- DataLoaders ------------------------------------------------------------------------
+    # --- what is told of, by the phases or by these hooks ---------------------------------------
 
-    def _before_fetch(self, is_batch: bool, source: Any) -> CallEnd | None:
-        if get_ident() != self._thread_id:
-            return None
-        if self._outer is not None:
-            self._outer.close()
-            self._outer.pause()
-        began_s = time.perf_counter()
-        return partial(self._fetch_ended, is_batch, source, began_s)
-
-    def _after_fetch(self, is_batch: bool, source: Any, began_s: float, batch: Any) -> None:
-        spent_s = time.perf_counter() - began_s
-        if self._outer is not None:
-            self._outer.go_on()
+    @_safe
+    def fetched(self, is_batch: bool, source: Any, batch: Any, spent_s: float) -> None:
+        """A loader has started an iterator, or an iterator has given a batch, maybe the end."""
         if not is_batch:
             self._started(source, spent_s)
         elif batch is not None:
             self._came(source, batch, spent_s)
 
-    def _started(self, loader: Any, spent_s: float) -> None:
-        use = self.loaders.get(id(loader))
-        if use is None or use.ref() is not loader:
-            if len(self.loaders) >= _MOST_OBJECTS:
-                return
-            use = self.loaders[id(loader)] = LoaderUse(weakref.ref(loader))
-            # `for x in DataLoader(…)`: the loader is gone while its iterator runs
-            use.sampler = weakref.ref(loader._index_sampler)
-        use.n_starts += 1
-        use.start_s += spent_s
-        use.first_is_due = True
-
-    def _came(self, iterator: Any, batch: Any, spent_s: float) -> None:
-        use = self._use_of(iterator)
-        if use is None:
-            return
-        use.n_batches += 1
-        if use.first_is_due:
-            use.first_is_due = False
-            use.start_s += spent_s
-        else:
-            use.wait_s += spent_s
-        if use.n_batches not in _LOOKS_INTO:
-            return
-        from perfkit.measure.batch import parts_of
-        from perfkit.measure.padding import padding
-
-        parts = parts_of(batch)
-        if use.n_batches <= 2:
-            self._compare(use, parts)
-        found = [one for part in parts if (one := padding(part)) is not None]
-        if found:
-            use.padding = max(found, key=lambda one: one.share)
-
-    def _use_of(self, iterator: Any) -> LoaderUse | None:
-        """The loader of an iterator is known by what both hold."""
-        for use in self.loaders.values():
-            if use.iterator is not None and use.iterator() is iterator:
-                return use
-        sampler = getattr(iterator, "_index_sampler", None)
-        for use in self.loaders.values():
-            if sampler is not None and use.sampler is not None and use.sampler() is sampler:
-                use.iterator = weakref.ref(iterator)
-                return use
-        return None
-
-    @staticmethod
-    def _compare(use: LoaderUse, parts: list[Any]) -> None:
-        """Whether the second batch is the first one again."""
-        kept = [np.array(part.numpy() if hasattr(part, "numpy") else part) for part in parts[:1]
-                if getattr(part, "nbytes", 0) and part.nbytes < _COMPARED * 4096
-                and getattr(getattr(part, "device", None), "type", "cpu") == "cpu"]  # fmt: skip
-        if use.n_batches == 1:
-            use.first_batch = kept
-        elif kept and use.first_batch:
-            one, two = use.first_batch[0], kept[0]
-            # a batch of one value says nothing
-            use.equal_batches = bool(
-                one.shape == two.shape and np.array_equal(one, two) and (one != one.flat[0]).any()
-            )
-            use.first_batch = []
-
-    # --- modules, backward passes, optimizers ---------------------------------------------------
-
-    def _forward(self, module: Any, args: Any) -> None:
-        if not self._thread_id:
-            return
+    @_safe
+    def forward_begins(self, module: Any, args: Any) -> None:
+        """A module is called that no other one calls."""
         use = self.modules.get(id(module))
         if use is None or use.ref() is not module:
             if len(self.modules) >= _MOST_OBJECTS:
@@ -384,28 +309,126 @@ class Live:
             )
         if not (with_grad and module.training):
             return
-        use.exchanges = getattr(module, "require_backward_grad_sync", None)
-        if use.exchanges is not None:
-            self._wrapped = use
+        exchanges = getattr(module, "require_backward_grad_sync", None)
+        if exchanges is not None:
+            self._wrapped = use if exchanges else None
         if not self.flags or self.n_steps + 1 >= self._due:
             self.flags = _flags(module)
+
+    @_safe
+    def backward_begins(self) -> None:
+        """A backward pass begins."""
+        use, self._wrapped = self._wrapped, None
+        module = None if use is None else use.ref()
+        if use is not None and not getattr(module, "require_backward_grad_sync", True):
+            use.n_unsynced += 1
+
+    @_safe
+    def optimizer_begins(self, optimizer: Any) -> None:
+        """An optimizer steps."""
+        if len(self.optimizers) < _MOST_OBJECTS:
+            self.optimizers.setdefault(id(optimizer), weakref.ref(optimizer))
+
+    def _hook_all(self) -> None:
+        from torch.optim import optimizer
+
+        hook, undo = self._instrument.hook, self._undo
+        undo.append(torch_compat.watch_loader_iterators(hook(self._before_fetch)))
+        undo.append(torch_compat.watch_backward(hook(self._before_backward)))
+        before = optimizer.register_optimizer_step_pre_hook(hook(self._before_optimizer))
+        undo.append(before.remove)
+        self._outer = OuterCalls(self._instrument, self.forward_begins, self._forward_ended)
+        undo.append(self._outer.stop)
+
+    def _before_fetch(self, is_batch: bool, source: Any) -> CallEnd | None:
+        if get_ident() != self._thread_id:
+            return None
+        if self._outer is not None:
+            self._outer.close()
+            self._outer.pause()
+        return partial(self._after_fetch, is_batch, source, time.perf_counter())
+
+    def _after_fetch(self, is_batch: bool, source: Any, began_s: float, batch: Any) -> None:
+        spent_s = time.perf_counter() - began_s
+        if self._outer is not None:
+            self._outer.go_on()
+        self.fetched(is_batch, source, batch, spent_s)
 
     def _forward_ended(self) -> None:
         if self._evaluates_from_s:
             self._evaluated_s += time.perf_counter() - self._evaluates_from_s
             self._evaluates_from_s = 0.0
 
-    def _before_backward(self) -> CallEnd | None:
-        if get_ident() == self._thread_id and self._wrapped is not None:
-            use, self._wrapped = self._wrapped, None
-            module = use.ref()
-            if use.exchanges and not getattr(module, "require_backward_grad_sync", True):
-                use.n_unsynced += 1
+    def _before_backward(self) -> None:
+        if get_ident() == self._thread_id:
+            self.backward_begins()
+
+    def _before_optimizer(self, optimizer: Any, *_: Any) -> None:
+        if get_ident() == self._thread_id:
+            self.optimizer_begins(optimizer)
+
+    # --- DataLoaders ------------------------------------------------------------------------
+
+    def _started(self, loader: Any, spent_s: float) -> None:
+        use = self.loaders.get(id(loader))
+        if use is None or use.ref() is not loader:
+            if len(self.loaders) >= _MOST_OBJECTS:
+                return
+            use = self.loaders[id(loader)] = LoaderUse(weakref.ref(loader))
+            # `for x in DataLoader(…)`: the loader is gone while its iterator runs
+            use.sampler = weakref.ref(loader._index_sampler)
+        use.n_starts += 1
+        use.start_s += spent_s
+        use.first_is_due = True
+        self.looks, self._next = True, self.n_steps + 1  # to see the first batch
+
+    def _came(self, iterator: Any, batch: Any, spent_s: float) -> None:
+        use = self._use_of(iterator)
+        if use is None:
+            return
+        use.n_seen += 1
+        if use.first_is_due:
+            use.first_is_due = False
+            use.start_s += spent_s
+        if not self.looks or (use.n_seen > 2 and self.n_steps < _LOOKS_INTO_FROM):
+            return
+        from perfkit.measure.batch import parts_of
+        from perfkit.measure.padding import padding
+
+        parts = parts_of(batch)
+        if use.n_seen <= 2:
+            self._compare(use, parts)
+        found = [one for part in parts if (one := padding(part)) is not None]
+        if found:
+            use.padding = max(found, key=lambda one: one.share)
+
+    def _use_of(self, iterator: Any) -> LoaderUse | None:
+        """The loader of an iterator is known by what both hold."""
+        for use in self.loaders.values():
+            if use.iterator is not None and use.iterator() is iterator:
+                return use
+        sampler = getattr(iterator, "_index_sampler", None)
+        for use in self.loaders.values():
+            if sampler is not None and use.sampler is not None and use.sampler() is sampler:
+                use.iterator = weakref.ref(iterator)
+                return use
         return None
 
-    def _after_optimizer(self, optimizer: Any, *args: Any) -> None:
-        if get_ident() == self._thread_id and len(self.optimizers) < _MOST_OBJECTS:
-            self.optimizers.setdefault(id(optimizer), weakref.ref(optimizer))
+    @staticmethod
+    def _compare(use: LoaderUse, parts: list[Any]) -> None:
+        """Whether the second batch is the first one again."""
+        kept = [np.array(part.numpy() if hasattr(part, "numpy") else part) for part in parts[:1]
+                if getattr(part, "nbytes", 0) and part.nbytes < _COMPARED * 4096
+                and getattr(getattr(part, "device", None), "type", "cpu") == "cpu"]  # fmt: skip
+        if use.n_seen == 1:
+            use.first_batch = kept
+        elif kept and use.first_batch:
+            one, two = use.first_batch[0], kept[0]
+            # a batch of one value says nothing
+            use.equal_batches = bool(
+                one.shape == two.shape and np.array_equal(one, two) and (one != one.flat[0]).any()
+            )
+            use.first_batch = []
 
     # --- calls ------------------------------------------------------------------------------
 
@@ -427,13 +450,14 @@ class Live:
                 return original(*args, **kwargs)
             self._in_call = True
             try:
-                self._calls(name, sys._getframe(1))
+                self._note(name, sys._getframe(1))
                 return original(*args, **kwargs)
             finally:
                 self._in_call = False
 
         return call
 
+    @_safe
     def _note(self, name: str, frame: Any) -> None:
         by = frame.f_code.co_filename
         if not (is_user_code(by) or tells_something(by)):
@@ -448,10 +472,6 @@ class Live:
                     self.called_in.setdefault(key, set()).add(self.n_steps % STEPS_TOLD)
                 return
             frame = frame.f_back
-
-
-def _nothing(*args: object) -> None:
-    return None
 
 
 def _flags(module: Any) -> dict[str, Any]:

@@ -24,12 +24,15 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.words import fmt_count
+
+if TYPE_CHECKING:
+    from perfkit.measure.live import Live
 
 #: The names, in the order of :meth:`Phases.take`.
 PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "checkpoint", "other")
@@ -98,8 +101,8 @@ class Phases:
         self._sees_modules = True
         self.calls_at_the_end = 0  # of modules, in the step at which it stopped
         self._is_told = False
-        #: called with module and input before a module that no other one calls; must not raise
-        self.on_forward: Callable[[Any, Any], None] | None = None
+        #: told of the objects that it meets, in the steps that it looks at
+        self.live: Live | None = None
 
     @property
     def stops_at_modules(self) -> bool:
@@ -230,14 +233,6 @@ class Phases:
                 self._advance()
                 self._settle(evaluated=True)
         self._unhook()
-
-    def rest(self) -> None:
-        """Measure no more, from now on; called between two steps, also within one of torch's hooks.
-
-        The hooks of optimizers stay until :meth:`stop`, and do nothing. Not called where
-        torch.compile may be at work: it builds guards on the hook for modules, which goes.
-        """
-        self._silence()
 
     def _silence(self) -> None:
         """Maybe within torch's loop over the hooks of optimizers, which stay."""
@@ -382,7 +377,16 @@ class Phases:
 
     def _fetches(self, is_batch: bool, source: Any) -> Callable[[Any], None]:
         self._begin_fetch()
+        live = self.live
+        if live is not None and (live.looks or not is_batch):
+            return self._event(partial(self._fetched_for, live, is_batch, source, self._since))
         return self._end_fetch_event
+
+    def _fetched_for(
+        self, live: Live, is_batch: bool, source: Any, began_ns: int, batch: Any
+    ) -> None:
+        self._fetched_one(batch)
+        live.fetched(is_batch, source, batch, (self._since - began_ns) / 1e9)
 
     def _begin_fetch(self, now_ns: int | None = None) -> None:
         if self._open is not None:
@@ -430,8 +434,9 @@ class Phases:
             return  # the size of its input is a part of what is traced
         if self._graph_task() >= 0:
             return  # a checkpointed part is computed again, in backward
-        if self.on_forward is not None:
-            self.on_forward(module, args)
+        live = self.live
+        if live is not None and (live.looks or (not module.training and self._grad_is_on())):
+            live.forward_begins(module, args)  # in evaluation mode with gradients: always
         # a hook of this module alone, while it runs: those inside it run at full speed
         self._modules_off()
         self._open = self._put_end(module)
@@ -493,6 +498,8 @@ class Phases:
     # --- backward, optimizer, checkpoint ------------------------------------------------------
 
     def _backward_begins(self) -> Callable[[Any], None]:
+        if self.live is not None and self.live.looks:
+            self.live.backward_begins()
         self._trains(_BACKWARD)
         return self._leave_event
 
@@ -505,7 +512,9 @@ class Phases:
         self._fetched = self._in_step = False
         self._enter(phase)
 
-    def _optimizer_begins(self, *_: Any) -> None:
+    def _optimizer_begins(self, optimizer: Any, *_: Any) -> None:
+        if self.live is not None and self.live.looks:
+            self.live.optimizer_begins(optimizer)
         self._most_calls, self._n_calls = max(self._most_calls, self._n_calls), 0
         self._trains(_OPTIMIZER)
 

@@ -58,8 +58,8 @@ class TorchWatch:
             n_slowed=options.n_slowed,
         )
         self.run = StepTracker(on_update, samples_lines=False, n_left_out=options.n_left_out)
-        self.state = StateWatch(lambda: self.recorder.runs_profiler, modules=False)
-        self.run.phases.on_forward = self.state.live.forward_begins
+        self.state = StateWatch(lambda: self.recorder.runs_profiler, hooks=False)
+        self.run.phases.live = self.state.live
         self.account: MemoryAccount | None = None
         self.syncs: SyncLines | None = None
         self.by_passes = self.left_as_it_is = False

@@ -65,7 +65,7 @@ def benchmark_with_many_shapes(live: Live) -> Iterator[Finding]:
         f"cudnn.benchmark is on, and the inputs had {shapes} different shapes",
         (
             f"cuDNN tries all its algorithms for each shape that it has not seen: {shapes} shapes "
-            f"in {live.n_steps} steps, so there is no end of it",
+            "in the few steps that were looked at, so there is no end of it",
         ),
         "torch.backends.cudnn.benchmark = False\n"
         "# or pad and crop to a few fixed sizes, and leave it on",

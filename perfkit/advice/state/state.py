@@ -53,11 +53,11 @@ class StateWatch:
 
     Args:
         is_ours: whether the profiler that is on is perfkit's.
-        modules: whether it watches modules itself.
+        hooks: whether it meets the objects through hooks of its own.
     """
 
-    def __init__(self, is_ours: Callable[[], bool], *, modules: bool = True) -> None:
-        self.live = Live(is_ours, modules=modules)
+    def __init__(self, is_ours: Callable[[], bool], *, hooks: bool = True) -> None:
+        self.live = Live(is_ours, hooks=hooks)
         self._found: dict[str, tuple[Finding, ...]] = {}
         self._instrument = Instrument("the state rules")
 
