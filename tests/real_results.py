@@ -118,8 +118,8 @@ def _run_summary() -> Any:
 def _ranked_run() -> Any:
     """Two ranks that this process is, one after the other."""
     from perfkit.script.options import Options
+    from perfkit.script.ranks.heartbeat import Heartbeat
     from perfkit.script.ranks.joint import joint
-    from perfkit.script.ranks.pulse import Pulse
     from perfkit.script.ranks.record import keep
     from perfkit.script.run_watch import RunWatch
 
@@ -133,7 +133,7 @@ def _ranked_run() -> Any:
                 step()
             watch.stop()
             keep(folder, rank, watch.result("finished", rank=rank), watch.seen, trace=False)
-            Pulse(folder, rank, watch.glimpse).ends("finished", is_told=True)
+            Heartbeat(folder, rank, watch.snapshot).ends("finished", is_told=True)
         return joint(folder, range(2), 2)
 
 

@@ -16,7 +16,7 @@ from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.program import NoProgramError, Program, show_error_as_its_own
 from perfkit.base.unseen_end import before_unseen_end
 from perfkit.cli.output import add_command
-from perfkit.cli.run_files import content_of, file_of, save, text_of, write
+from perfkit.cli.run_files import file_of, save, text_of, write
 from perfkit.script.options import MEMORY_STEPS, STEPS, WARMUP, Options
 from perfkit.script.ranks.meeting import Meeting, Waiting
 from perfkit.script.run_watch import RunWatch
@@ -223,7 +223,7 @@ class _Report:
             self._update if self._shown else None,
         )
         self._meeting = Meeting.of(
-            os.environ, self._watch.glimpse, arguments.ranks, self._warn if self._shown else None
+            os.environ, self._watch.snapshot, arguments.ranks, self._warn if self._shown else None
         )
         self._told = self._got_sigterm = self._is_telling = False
         self._was_cut_short = self._misses_a_file = False
@@ -385,15 +385,8 @@ class _Report:
         other = as_waiting_run(result)
         if other is None:
             return None
-        return Waiting(
-            sentence=other.sentence,
-            text=text_of(other, verbose=self._verbose) if self._shown else "",
-            files={
-                str(path): content_of(flag, other, scrub=self._scrub)
-                for flag, path in self._files.items()
-                if flag != "trace"
-            },
-        )
+        text = text_of(other, verbose=self._verbose) if self._shown else ""
+        return Waiting(other.sentence, text)
 
     def _tell_of_all(self) -> None:
         """The report on all ranks, in the one that ends last."""

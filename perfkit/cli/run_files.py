@@ -31,7 +31,7 @@ def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) ->
 
             write_page(result, path, scrub=scrub)
         elif flag == "json":
-            text = content_of(flag, result, scrub=scrub)
+            text = json_of(result, scrub=scrub) + "\n"
             write_atomically(path, lambda part: part.write_text(text, "utf-8"))
         elif not isinstance(result, WholeRun) or result.profile is None:
             raise UsageError(f"no trace in {path}: no step was recorded")
@@ -41,15 +41,6 @@ def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) ->
         write(f"perfkit: {error}\n")
         return False
     return True
-
-
-def content_of(flag: str, result: WholeRun | RankedRun, *, scrub: bool) -> str:
-    """What the file of ``--html`` or ``--json`` holds."""
-    if flag == "html":
-        from perfkit.show.files import page
-
-        return page(result, scrub=scrub)
-    return json_of(result, scrub=scrub) + "\n"
 
 
 def text_of(result: WholeRun | RankedRun, *, verbose: bool) -> str:

@@ -22,7 +22,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.when_imported import when_imported
 from perfkit.script.options import Options
-from perfkit.script.ranks.pulse import Glimpse
+from perfkit.script.ranks.heartbeat import Snapshot
 
 if TYPE_CHECKING:
     from perfkit.measure.tracker import Update
@@ -91,19 +91,17 @@ class RunWatch:
             return "torch._C" in sys.modules
         return bool(getattr(torch.__spec__, "_initializing", False))
 
-    def glimpse(self) -> Glimpse:
+    def snapshot(self) -> Snapshot:
         """What the program is doing right now; may be called in any thread."""
         seen = self._torch
         if seen is None:
-            return Glimpse(0, time.perf_counter() - self._began_s, 0.0, None, "")
-        meter, run = seen.meter, seen.run
-        since_s = seen.recorder.log.last_s or self._began_s
-        return Glimpse(
+            return Snapshot(0, time.perf_counter() - self._began_s, 0.0, None)
+        meter = seen.meter
+        return Snapshot(
             n_steps=meter.n,
-            in_step_s=time.perf_counter() - since_s,
+            in_step_s=time.perf_counter() - (seen.recorder.log.last_s or self._began_s),
             total_s=meter.total_ns / 1e9,
-            wait_s=meter.wait_total_ns / 1e9 if run.uses_loader else None,
-            phase=run.phases.current if run.phases.is_on else "",
+            wait_s=meter.wait_total_ns / 1e9 if seen.run.uses_loader else None,
         )
 
     def start(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.measure.phases import PHASES
-from perfkit.script.ranks.joint import FINISHED, RankedRun, RankRun, imbalance_words
+from perfkit.script.ranks.heartbeat import FINISHED
+from perfkit.script.ranks.joint import RankedRun, RankRun, imbalance_words
 from perfkit.script.ranks.lateness import LateRank
 from perfkit.show._text import wrap
 from perfkit.show.document import Document, Table, document_for

@@ -149,15 +149,9 @@ def test_the_rank_whose_data_wait_makes_all_late_is_named(folder: Path) -> None:
     assert collectives["stragglers"] == [1]
     assert collectives["skew_ms"] > collectives["transfer_ms"] > 0
     assert "ank 0 waits for rank 1" in (folder / "r.html").read_text(encoding="utf-8")
+    assert "aits for other ranks: " in said["ranks"][0]["sentence"]
     own = [_said(folder / f"r.rank{i}.json") for i in range(2)]
     assert [one["rank"] for one in own] == [0, 1]
-    # the file of the rank that waits was written before anybody knew that it did
-    assert said["ranks"][0]["sentence"] == own[0]["sentence"]
-    page = (folder / "r.rank0.html").read_text(encoding="utf-8")
-    for words in (json.dumps(own[0]), page):
-        assert "aits for other ranks: " in words
-        assert "ommunication-bound" not in words
-        assert "no_sync" not in words, "to exchange less does not shorten a wait"
     kept = {p.name for p in (folder / "kept" / "attempt0").iterdir()}
     for rank in range(2):
         assert {f"rank{rank}.json", f"rank{rank}.npz", f"rank{rank}.trace.json.gz"} <= kept
@@ -196,34 +190,6 @@ def test_a_rank_that_is_killed_is_named(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("programs_are_forked")
-def test_a_rank_that_is_stopped_is_named_and_the_others_leave_what_they_saw(folder: Path) -> None:
-    """Each rank waited for the other one to tell, and in the end nobody did.
-
-    Rank 0 hangs in a collective while its steps are recorded: it had left nothing of itself.
-    """
-    typed = ["--ranks", "kept", "--json", "r.json", "train.py", "hang", "5"]
-    process = _started(folder, *typed)
-    try:
-        _waits_for(lambda: _have_made(5, folder), process)
-        os.kill(_status(folder, 1)["pid"], signal.SIGSTOP)
-        process.terminate()  # on which torchrun ends the ranks
-        _, err = process.communicate(timeout=SECONDS)
-    finally:
-        process.kill()
-        process.wait()
-    said = _said(folder / "r.json")
-    assert said["culprits"] == [1], said
-    assert said["sentence"].startswith("Rank 1 is stopped (SIGSTOP, Ctrl-Z or a debugger), last ")
-    assert "last seen in step 6" in said["sentence"]
-    assert said["ranks"][1]["ended"] == "is stopped"
-    assert said["sentence"] in " ".join(err.split())
-    waited = said["ranks"][0]
-    assert (waited["n_steps"], waited["phase_ms"]["backward"] > 0) == (5, True)
-    assert "in step 6: only the thread that hangs can end a recording" in waited["sentence"]
-    assert all(_is_gone(_status(folder, rank)["pid"]) for rank in range(2))
-
-
-@pytest.mark.usefixtures("programs_are_forked")
 @pytest.mark.parametrize("end", ["hang", "never"])
 def test_a_rank_that_hangs_is_named_with_its_line(folder: Path, end: str) -> None:
     typed = ["--ranks", "kept", "--json", "r.json", "train.py", end]
@@ -232,9 +198,9 @@ def test_a_rank_that_hangs_is_named_with_its_line(folder: Path, end: str) -> Non
 
         def one_waits_long_for_the_other() -> bool:
             said = [_status(folder, rank) for rank in range(2)]
-            if not all(one.get("in_step_s", 0) > 4 for one in said):
+            if not all(one and one["at_s"] - one["step_began_s"] > 4 for one in said):
                 return False
-            return said[0]["meets"] and "sleep" in said[1]["line"]
+            return said[0]["waits_in"] and "sleep" in said[1]["line"]
 
         _waits_for(one_waits_long_for_the_other, process)
         process.terminate()
@@ -244,7 +210,7 @@ def test_a_rank_that_hangs_is_named_with_its_line(folder: Path, end: str) -> Non
         process.wait()
     said = _said(folder / "r.json")
     assert said["culprits"] == [1], said
-    assert "time.sleep(600); rank 0 waits for it" in said["sentence"]
+    assert "time.sleep(600); rank 0 waits in " in said["sentence"]
     assert ("is in step 16" if end == "hang" else "is in its set-up") in said["sentence"]
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,23 +15,24 @@ from typing import Any
 import pytest
 
 from perfkit.base.errors import UsageError, WorkloadKilledError
+from perfkit.script.ranks.heartbeat import Heartbeat, Snapshot, Status, lives, read_statuses
 from perfkit.script.ranks.job import FOLDER_VARIABLE, Job, job_of
 from perfkit.script.ranks.joint import joint
 from perfkit.script.ranks.launch import _failure
 from perfkit.script.ranks.meeting import Meeting, live_words
-from perfkit.script.ranks.pulse import Glimpse, Pulse, Status, aged, lives, read_statuses, stuck
 
 _TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
 
 def _status(rank: int, **more: object) -> Status:
-    return replace(Status(rank, os.getpid(), _born(), time.time()), **more)  # type: ignore[arg-type]
+    now_s = time.time()
+    return replace(Status(rank, os.getpid(), _born(), now_s, step_began_s=now_s), **more)  # type: ignore[arg-type]
 
 
 def _born(pid: int | None = None) -> int:
-    from perfkit.script.ranks import pulse
+    from perfkit.script.ranks import heartbeat
 
-    return pulse._born(pid or os.getpid()) or 0
+    return heartbeat._born(pid or os.getpid()) or 0
 
 
 def _dead(rank: int, **more: object) -> Status:
@@ -91,19 +90,20 @@ def test_ranks_of_one_launcher_meet_and_the_folder_goes_with_it() -> None:
         folder.rmdir()
 
 
-def test_a_pulse_tells_step_and_line_until_the_end(tmp_path: Path) -> None:
-    seen = Glimpse(15, 5.0, 3.0, 1.5, "backward")
-    pulse = Pulse(tmp_path, 3, lambda: seen)
-    pulse.start()
+def test_a_heartbeat_tells_step_and_line_until_the_end(tmp_path: Path) -> None:
+    seen = Snapshot(15, 5.0, 3.0, 1.5)
+    heartbeat = Heartbeat(tmp_path, 3, lambda: seen)
+    heartbeat.start()
     deadline = time.monotonic() + 60
     while not (status := read_statuses(tmp_path, [3])[3]).n_steps and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert (status.n_steps, status.phase, status.ended) == (15, "backward", "")
+    assert (status.n_steps, status.ended) == (15, "")
+    assert status.at_s - status.step_began_s == pytest.approx(5.0)
     assert status.step_ms == pytest.approx(200)
     assert status.wait_share == pytest.approx(0.5)
     assert "test_rank_status.py" in status.line  # a step of 5 s is looked into
     assert lives(status)
-    pulse.ends("finished", is_told=True)
+    heartbeat.ends("finished", is_told=True)
     status = read_statuses(tmp_path, [3])[3]
     assert (status.ended, status.is_told, status.n_steps) == ("finished", True, 15)
     assert [p.name for p in tmp_path.iterdir()] == ["status3.json"]
@@ -113,45 +113,38 @@ def test_a_pulse_tells_step_and_line_until_the_end(tmp_path: Path) -> None:
 def test_a_step_of_two_seconds_is_looked_into(
     tmp_path: Path, in_step_s: float, is_looked_into: bool
 ) -> None:
-    status = Pulse(tmp_path, 3, lambda: Glimpse(15, in_step_s, 3.0, 1.5, "backward"))._now()
+    status = Heartbeat(tmp_path, 3, lambda: Snapshot(15, in_step_s, 3.0, 1.5))._now()
     assert ("test_rank_status.py" in status.line) is is_looked_into
 
 
-def test_a_pulse_that_cannot_look_or_write_is_silent(tmp_path: Path) -> None:
-    def broken() -> Glimpse:
+def test_a_heartbeat_that_cannot_look_or_write_is_silent(tmp_path: Path) -> None:
+    def broken() -> Snapshot:
         raise RuntimeError("broken")
 
-    pulse = Pulse(tmp_path, 0, broken)
-    pulse.start()
-    pulse.ends("finished")
+    heartbeat = Heartbeat(tmp_path, 0, broken)
+    heartbeat.start()
+    heartbeat.ends("finished")
     assert read_statuses(tmp_path, [0])[0].ended == "finished"
-    gone = Pulse(tmp_path / "absent", 0, broken)
+    gone = Heartbeat(tmp_path / "absent", 0, broken)
     gone.start()
     gone.ends("finished")
 
 
-def test_who_holds_up_the_others_is_behind_or_elsewhere() -> None:
-    a, b, c = (_status(i, n_steps=15) for i in range(3))
-    meets = [replace(s, meets=True) for s in (a, b, c)]
-    assert stuck([meets[0], b, meets[2]]) == (b,)
-    behind = replace(b, n_steps=14)
-    assert stuck([meets[0], behind, meets[2]]) == (behind,)
-    assert stuck(meets) == ()
-    assert stuck([a, b, c]) == ()
-    assert stuck([a]) == ()
-    # a rank that left the loop: the one that waits in a collective is behind, and waits for it
-    done = replace(a, n_steps=16, ended="finished")
-    assert stuck([done, meets[1]]) == (done,)
-
-
-@pytest.mark.parametrize(("silent_s", "in_step_s"), [(4.5, 1.0), (5.5, 6.5)])
-def test_a_rank_that_says_nothing_for_five_seconds_is_still_in_its_step(
-    silent_s: float, in_step_s: float
-) -> None:
-    """It speaks twice a second; on a busy machine it may be late by seconds, and go on stepping."""
-    said = _status(0, n_steps=3, in_step_s=1.0, at_s=100.0)
-    (now,) = aged([said], 100.0 + silent_s)
-    assert now.in_step_s == pytest.approx(in_step_s)
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({}, "is in its set-up"),
+        ({"n_steps": 15}, "is in step 16"),
+        ({"n_steps": 15, "line": "train.py:7"}, "is in step 16, at train.py:7"),
+        ({"n_steps": 15, "line": "train.py:7", "waits_in": "all_reduce"}, "waits in all_reduce"),
+        # it speaks twice a second; on a busy machine it may be late by seconds, and go on stepping
+        ({"at_s": 95.5}, "is in its set-up"),
+        ({"at_s": 94.5, "waits_in": "all_reduce"}, "has given no sign for 5.50 s"),
+        ({"at_s": 60.0, "ended": "was ended by SIGTERM"}, "is in its set-up"),
+    ],
+)
+def test_what_a_rank_does(known: dict[str, Any], said: str) -> None:
+    assert replace(Status(0, 1, 1, 100.0), **known).does(100.0) == said
 
 
 def test_the_first_one_that_failed_is_named(tmp_path: Path) -> None:
@@ -190,7 +183,8 @@ def test_a_rank_that_was_killed_is_named(tmp_path: Path) -> None:
 
 def test_a_launched_job_says_how_its_rank_ended(tmp_path: Path) -> None:
     job: Any = SimpleNamespace(process=SimpleNamespace(returncode=1))
-    _said(tmp_path, _status(0, ended="was ended by SIGTERM"), _dead(1, n_steps=15))
+    dead = _dead(1, n_steps=15, at_s=time.time() - 1)
+    _said(tmp_path, _status(0, ended="was ended by SIGTERM"), dead)
     died = _failure(joint(tmp_path, range(2), 2), job, tmp_path, "its output", hung=False)
     assert isinstance(died, WorkloadKilledError)
     assert str(died).startswith("Rank 1 died, last seen in step 16")
@@ -199,17 +193,21 @@ def test_a_launched_job_says_how_its_rank_ended(tmp_path: Path) -> None:
     assert _failure(joint(tmp_path, range(2), 2), job, tmp_path, "", hung=False) is None
 
 
-@pytest.mark.parametrize(("asked_s", "told"), [(None, ""), (3.0, "The job hung for 4.00 s: ")])
+def _in_step(rank: int, for_s: float, **more: object) -> Status:
+    return _status(rank, step_began_s=time.time() - for_s, **more)
+
+
+@pytest.mark.parametrize(("asked_s", "hung"), [(None, False), (3.0, True)])
 def test_who_ended_a_job_says_after_how_long(
-    tmp_path: Path, asked_s: float | None, told: str
+    tmp_path: Path, asked_s: float | None, hung: bool
 ) -> None:
     """The error of a job ended after less than 20 s was about one in which nobody hung."""
-    waits = _status(0, n_steps=15, in_step_s=4.0, meets=True)
-    for one in (waits, _status(1, n_steps=15, in_step_s=4.0, line="train.py:7")):
+    waits = _in_step(0, 4.0, n_steps=15, waits_in="all_reduce")
+    for one in (waits, _in_step(1, 4.0, n_steps=15, line="train.py:7")):
         (tmp_path / f"status{one.rank}.json").write_text(json.dumps(asdict(one)))
     found = joint(tmp_path, range(2), 2, hung_after_s=asked_s)
-    assert found.sentence.startswith(told)
-    assert found.culprits == ((1,) if told else ())
+    assert found.sentence.startswith("No rank has made a step for 4.") is hung
+    assert found.culprits == ((1,) if hung else ())
 
 
 @pytest.mark.parametrize(
@@ -220,111 +218,31 @@ def test_a_job_hung_where_no_step_ended_for_twenty_seconds_and_ten_steps(
     tmp_path: Path, usual_ms: float, stood_s: float, hung: bool
 ) -> None:
     """Where nobody said after how long: a checkpoint or a compilation may take less than that."""
-    known = {"n_steps": 15, "in_step_s": stood_s, "step_ms": usual_ms}
-    _, sentence = _said(
-        tmp_path, _status(0, meets=True, **known), _status(1, line="train.py:7", **known)
-    )
-    assert sentence.startswith("The job hung") is hung
-
-
-@pytest.mark.parametrize(("silent_s", "said"), [(18, "died"), (22, "gave no sign")])
-def test_a_rank_that_was_silent_long_before_the_others_ended_may_have_hung(
-    tmp_path: Path, silent_s: float, said: str
-) -> None:
-    """A launcher ends the others soon after one has died."""
-    now_s = time.time()
+    known: dict[str, Any] = {"n_steps": 15, "step_ms": usual_ms, "ended": "was ended by SIGTERM"}
     _, sentence = _said(
         tmp_path,
-        _status(0, n_steps=19, at_s=now_s, ended="was ended by SIGTERM"),
-        _dead(1, n_steps=17, at_s=now_s - silent_s),
+        _in_step(0, stood_s, waits_in="barrier", **known),
+        _in_step(1, stood_s, line="train.py:7", **known),
     )
-    assert sentence.startswith(f"Rank 1 {said}")
+    assert sentence.startswith("No rank has made a step") is hung
 
 
-def test_a_rank_that_was_stopped_did_not_run_out_of_memory(tmp_path: Path) -> None:
-    """After a SIGSTOP torchrun kills the rank in the end, and the report blamed the memory."""
-    now_s = time.time()
-    culprits, sentence = _said(
-        tmp_path,
-        _status(0, n_steps=19, at_s=now_s, in_step_s=65, ended="was ended by SIGTERM"),
-        _dead(1, n_steps=17, at_s=now_s - 65),
-    )
-    assert culprits == (1,)
-    assert sentence.startswith("Rank 1 gave no sign for the last 65.0 s, last seen in step 18: ")
-    assert "memory" not in sentence
-
-
-def test_who_finished_before_a_rank_was_stopped_says_nothing_of_it(tmp_path: Path) -> None:
-    now_s = time.time()
-    _, sentence = _said(
-        tmp_path,
-        _status(0, n_steps=19, at_s=now_s, ended="was ended by SIGTERM"),
-        _dead(1, n_steps=17, at_s=now_s - 65),
-        _status(2, n_steps=10, at_s=now_s - 90, ended="finished"),
-    )
-    assert sentence.startswith("Rank 1 gave no sign for the last 65.0 s")
-
-
-@pytest.fixture
-def stopped() -> Iterator[Status]:
-    """Of a process that is stopped, as rank 1; its last word was in step 18."""
-    if not sys.platform.startswith("linux"):
-        pytest.skip("a process's state is read from /proc")
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    try:
-        child.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
-        yield _status(1, pid=child.pid, born=_born(child.pid), n_steps=17, at_s=time.time() - 7)
-    finally:
-        child.kill()
-        child.wait()
-
-
-def test_a_rank_that_is_stopped_now_is_said_to_be(tmp_path: Path, stopped: Status) -> None:
-    ended = "was ended by SIGTERM"
-    culprits, sentence = _said(
-        tmp_path, _status(0, n_steps=19, ended=ended, at_s=stopped.at_s + 7), stopped
-    )
-    assert culprits == (1,)
-    assert sentence.startswith("Rank 1 is stopped (SIGSTOP, Ctrl-Z or a debugger), last seen in ")
-    assert "in step 18, 7.00 s before the report; the other rank ended" in sentence
-    assert [r.ended for r in joint(tmp_path, range(2), 2).ranks] == [ended, "is stopped"]
-
-
-@pytest.mark.parametrize(
-    ("ended", "silent_s", "reports"),
-    [("was ended by SIGTERM", 0.0, True), ("finished", 7.0, True), ("finished", 1.0, False)],
-)
-def test_who_ends_last_but_for_a_stopped_rank_reports(
-    ended: str, silent_s: float, reports: bool, tmp_path: Path, stopped: Status
-) -> None:
-    said = replace(stopped, at_s=time.time() - silent_s)
-    (tmp_path / "status1.json").write_text(json.dumps(asdict(said)))
-    meeting = Meeting(
-        Job(0, 2, (0, 1), tmp_path, is_kept=True),
-        lambda: Glimpse(19, 0.1, 3.0, None, "backward"),
-        None,
-    )
-    meeting.ends(ended)
-    with meeting.report() as found:
-        assert (found is not None) is reports
-
-
-def test_a_rank_that_says_nothing_is_told_while_the_job_hangs(tmp_path: Path) -> None:
-    """What a stopped process last said is that its step is young."""
-    now_s = time.time()
+def test_ranks_that_hang_are_told_once_with_what_each_does(tmp_path: Path) -> None:
+    """Of what a stopped process last said its step is young."""
     _said(
         tmp_path,
-        _status(0, n_steps=19, in_step_s=45, meets=True),
-        _status(1, n_steps=17, in_step_s=0.1, at_s=now_s - 45),
+        _in_step(0, 45.0, n_steps=19, waits_in="all_reduce"),
+        _in_step(1, 45.1, n_steps=17, at_s=time.time() - 45),
     )
     told: list[str] = []
     job = Job(0, 2, (0, 1), tmp_path, is_kept=True)
-    look = Glimpse(19, 45.0, 3.0, None, "backward")
-    Meeting(job, lambda: look, told.append)._look_around()
+    meeting = Meeting(job, lambda: Snapshot(19, 45.0, 3.0, None), told.append)
+    meeting._look_around()
+    meeting._look_around()
     (said,) = told
-    assert "rank 1 is in step 18 and has given no sign for 45" in said
-    assert said.endswith("rank 0 waits for it")
+    assert said.startswith("No rank has made a step for 45.")
+    assert "s: rank 1 has given no sign for 45." in said
+    assert said.endswith("; rank 0 waits in all_reduce.")
 
 
 def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path) -> None:
@@ -332,22 +250,24 @@ def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path) -> None:
     in_c = f"{ended} in a call that did not return to Python"
     culprits, sentence = _said(
         tmp_path,
-        _status(0, n_steps=15, in_step_s=50, ended=in_c, line="train.py:9", meets=True),
-        _status(1, n_steps=15, in_step_s=50, ended=ended, line="train.py:7: time.sleep(600)"),
+        _in_step(0, 50, n_steps=15, ended=in_c, line="train.py:9", waits_in="all_reduce"),
+        _in_step(1, 50, n_steps=15, ended=ended, line="train.py:7: time.sleep(600)"),
     )
     assert culprits == (1,)
-    assert "rank 1 is in step 16, at train.py:7: time.sleep(600); rank 0 waits for it" in sentence
+    assert sentence.endswith(
+        "rank 1 is in step 16, at train.py:7: time.sleep(600); rank 0 waits in all_reduce."
+    )
 
 
 def test_a_rank_that_never_joined_is_named(tmp_path: Path) -> None:
     culprits, sentence = _said(tmp_path, _status(0, ended="was ended by SIGTERM"), n=2)
     assert culprits == (1,)
-    assert sentence.startswith("Rank 1 never joined")
+    assert sentence.startswith("Rank 1 was never seen: the launcher was to start 2 processes here")
 
 
 def test_a_job_that_finished_has_no_culprit(tmp_path: Path) -> None:
     culprits, sentence = _said(
-        tmp_path, *(_status(i, n_steps=3, ended="finished", in_step_s=99) for i in range(2))
+        tmp_path, *(_in_step(i, 99, n_steps=3, ended="finished") for i in range(2))
     )
     assert culprits == ()
     assert "not known" in sentence

@@ -24,8 +24,8 @@ from perfkit.base.words import fmt_ms
 from perfkit.measure.tracker import Update
 from perfkit.script import _torch_watch, run_watch
 from perfkit.script.options import Options
+from perfkit.script.ranks.heartbeat import Status
 from perfkit.script.ranks.joint import joint
-from perfkit.script.ranks.pulse import Status
 from perfkit.script.ranks.record import keep, read_rows
 from perfkit.script.run_watch import RunWatch
 from perfkit.script.whole_run import WholeRun

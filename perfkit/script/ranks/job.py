@@ -87,22 +87,7 @@ def job_of(environment: Mapping[str, str], keep: Path | None = None) -> Job | No
 def _meeting_place(environment: Mapping[str, str]) -> Path:
     sweep()
     port = _number(environment, "MASTER_PORT") or 0
-    return folder_of(_launcher(), f"job{port}", tempfile.gettempdir())
-
-
-def _launcher() -> int:
-    """The nearest process above this one that is no rank: of a shell in between, its parent."""
-    pid = os.getppid()
-    for _ in range(8):
-        try:
-            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            above = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            break
-        if not any(entry.startswith(b"RANK=") for entry in told) or above <= 1:
-            break
-        pid = above
-    return pid
+    return folder_of(os.getppid(), f"job{port}", tempfile.gettempdir())
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

@@ -10,22 +10,19 @@ from typing import Any
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import SPOILS_FROM
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, plural
-from perfkit.script.ranks.lateness import Lateness, LateRank, lateness, own_phases
-from perfkit.script.ranks.pulse import (
-    SILENT_S,
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
+from perfkit.script.ranks.heartbeat import (
+    FINISHED,
     Status,
-    aged,
-    is_stopped,
     lives,
+    quiet_s,
     read_statuses,
-    stuck,
+    words_of_hung,
 )
+from perfkit.script.ranks.lateness import Lateness, LateRank, lateness, own_phases
 from perfkit.script.ranks.record import RankRecord, read_record, read_rows
 from perfkit.trace.ask.ranks import Ranks, ranks_of
 
-#: How a run is said to have ended where nothing ended it.
-FINISHED = "finished"
 #: How launchers end the other ranks when one has failed.
 ENDED_BY_SIGTERM = "was ended by SIGTERM"
 # A job that was ended after so long without a step hung.
@@ -52,7 +49,7 @@ class RankRun:
     Attributes:
         rank: its number.
         ended: how it ended, in words that follow its name; ``"died"`` without a word,
-            ``"was not seen"``, ``"is still running"``, ``"is stopped"``.
+            ``"was not seen"``, ``"is still running"``.
         n_steps: its steps.
         step_ms: median step; None where unknown.
         phase_ms: phase → ms a step, mean of the run, without what came after the last step of a
@@ -161,9 +158,7 @@ def joint(
     """
     here, local = ranks, ranks if here is None else here
     statuses = read_statuses(folder, here)
-    running = [s for rank in local if (s := statuses.get(rank)) and not s.ended and lives(s)]
-    alive = {s.rank for s in running}
-    stopped = {s.rank for s in running if is_stopped(s)}
+    alive = {rank for rank in local if (s := statuses.get(rank)) and not s.ended and lives(s)}
     records = {rank: record for rank in here if (record := read_record(folder, rank)) is not None}
     program = next((r.program for r in records.values()), "the run")
     late = lateness(
@@ -179,19 +174,15 @@ def joint(
     compared = ranks_of(said) if len(said) > 1 else None
     if compared is not None and not compared.n_collectives:
         compared = None
-    ended = {
-        rank: "is stopped" if rank in stopped else _ended(statuses.get(rank), rank in alive)
-        for rank in here
-    }
-    culprits, failed = _culprits(here, statuses, alive, stopped, hung_after_s)
+    culprits, failed = _culprits(here, statuses, alive, hung_after_s)
     missing = [rank for rank in here if rank not in records]
     return RankedRun(
         program=program,
         sentence=failed or _on_this_machine(_sentence(len(here), late, compared), records),
         world_size=world_size,
         ranks=tuple(
-            _rank(rank, ended[rank], statuses.get(rank), records.get(rank), late, compared,
-                  hung=bool(failed))
+            _rank(rank, _ended(statuses.get(rank), rank in alive), statuses.get(rank),
+                  records.get(rank), late, compared, hung=bool(failed))
             for rank in here
         ),
         culprits=culprits,
@@ -227,116 +218,47 @@ def _culprits(
     here: Sequence[int],
     statuses: Mapping[int, Status],
     alive: set[int],
-    stopped: set[int],
     hung_after_s: float | None,
 ) -> tuple[tuple[int, ...], str]:
     """The ranks that ended the job, and the sentence; nothing where it finished."""
-    unseen = [rank for rank in here if rank not in statuses]
-    dead = [
-        s for s in statuses.values() if not s.ended and (s.rank not in alive or s.rank in stopped)
-    ]
-    raised = [
-        s
-        for s in statuses.values()
-        if s.ended and not s.ended.startswith((FINISHED, ENDED_BY_SIGTERM))
-    ]
-    failed = sorted((*dead, *raised), key=lambda s: (s.at_s, bool(s.ended)))
-    others = _others(len(here) - 1)
-    if unseen and not failed:
-        who, was = _named(unseen), "was" if len(unseen) == 1 else "were"
-        return tuple(unseen), (
-            f"{who} never joined: of {len(here)} processes that the launcher was to start here, "
-            f"{len(statuses)} {'was' if len(statuses) == 1 else 'were'} seen, and {who.lower()} "
-            f"{was} not."
-        )
-    if not failed:
+    if hung_after_s is not None:
         return _hung(statuses, hung_after_s)
-    first = failed[0]
-    if first.ended:
-        # a launcher ends the others only after the first has failed, so this SIGTERM came from
-        # elsewhere, and whoever exchanged data with that rank failed because of it
-        sooner = [
-            s
-            for s in statuses.values()
-            if s.ended.startswith(ENDED_BY_SIGTERM) and s.at_s < first.at_s
-        ]
-        first = min(sooner, key=lambda s: s.at_s, default=first)
-    # those that ended before it have nothing to do with it
-    later_s = [s.at_s for s in statuses.values() if s.ended and s.at_s > first.at_s]
-    silent_s = min(later_s, default=first.at_s) - first.at_s
+    # a launcher ends the others only after the first has failed, and whoever exchanged data with
+    # that rank failed because of it
+    failed = [s for s in statuses.values() if s.ended != FINISHED and s.rank not in alive]
+    if all(s.ended.startswith(ENDED_BY_SIGTERM) for s in failed):
+        unseen = [rank for rank in here if rank not in statuses]
+        if not unseen:
+            return _hung(statuses, None)
+        was = f"Rank {unseen[0]} was" if len(unseen) == 1 else f"{len(unseen)} ranks were"
+        return tuple(unseen), (
+            f"{was} never seen: the launcher was to start {len(here)} processes here, and "
+            f"{len(statuses)} came."
+        )
+    first = min(failed, key=lambda s: (s.at_s, bool(s.ended)))
     step = f"in step {fmt_count(first.n_steps + 1)}" if first.n_steps else "before its first step"
-    if first.ended:
-        sentence = f"Rank {first.rank} {first.ended} {step}"
-    elif first.rank in stopped:
-        silent_s = max((s.at_s for s in statuses.values()), default=first.at_s) - first.at_s
-        sentence = (
-            f"Rank {first.rank} is stopped (SIGSTOP, Ctrl-Z or a debugger), last seen {step}, "
-            f"{fmt_s(silent_s)} before the report"
-        )
-    # when a rank has died, a launcher ends the others at once
-    elif silent_s > (hung_after_s or _HUNG_AFTER_S):
-        sentence = (
-            f"Rank {first.rank} gave no sign for the last {fmt_s(silent_s)}, last seen {step}: its "
-            "process was stopped (SIGSTOP, a debugger), hung in a call that lets no other thread "
-            "run, or had died unnoticed"
-        )
-    else:
+    sentence = f"Rank {first.rank} {first.ended} {step}"
+    if not first.ended:
         sentence = (
             f"Rank {first.rank} died, last seen {step}: its process was killed (SIGKILL, as the "
             "system does when memory runs out, or a crash), or left without Python's end (os._exit)"
         )
     victims = sum(1 for s in statuses.values() if s is not first and s.ended != FINISHED)
-    return (first.rank,), f"{sentence}{f'; {others} ended after it' if victims else ''}."
+    ended = f"; {_others(len(here) - 1)} ended after it" if victims else ""
+    return (first.rank,), f"{sentence}{ended}."
 
 
 def _hung(
     statuses: Mapping[int, Status], hung_after_s: float | None
 ) -> tuple[tuple[int, ...], str]:
     latest_s = max((s.at_s for s in statuses.values()), default=0.0)
-    statuses = {s.rank: s for s in aged(statuses.values(), latest_s)}
     running = [s for s in statuses.values() if s.ended != FINISHED]
-    waited_s = min((s.in_step_s for s in running), default=0.0)
-    usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
     if hung_after_s is None:
+        usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
         hung_after_s = max(_HUNG_AFTER_S, 10 * usual_s)
-    if not running or waited_s < hung_after_s:
+    if not running or quiet_s(running, latest_s) < hung_after_s:
         return (), ""
-    blamed = stuck(list(statuses.values()))
-    if not blamed:
-        return (), (
-            f"No rank made a step in the last {fmt_s(waited_s)}, and which one the others waited "
-            "for is not clear: the table has the line of each."
-        )
-    ranks = tuple(s.rank for s in blamed)
-    said = words_of_hung(list(statuses.values()), latest_s)
-    return ranks, f"The job hung for {fmt_s(waited_s)}: {said}."
-
-
-def words_of_hung(statuses: Sequence[Status], now_s: float) -> str:
-    """Of ranks that make no step: who is where, and who waits for it; empty where unclear."""
-    blamed = stuck(statuses)
-    if not blamed:
-        return ""
-    waiting = [s.rank for s in statuses if s not in blamed and s.ended != FINISHED]
-    said = "; ".join(f"rank {s.rank} {_place(s, now_s)}" for s in blamed[:4])
-    return f"{said}; {_named(waiting).lower()} wait{'s' * (len(waiting) == 1)} for it"
-
-
-def _place(s: Status, now_s: float) -> str:
-    if s.ended == FINISHED:
-        return f"finished after {plural(s.n_steps, 'step')}"
-    step = f"is in step {fmt_count(s.n_steps + 1)}" if s.n_steps else "is in its set-up"
-    silent_s = 0.0 if s.ended else now_s - s.at_s
-    if silent_s > SILENT_S:
-        return (
-            f"{step} and has given no sign for {fmt_s(silent_s)} (stopped, or in a call that lets "
-            "no other thread run)"
-        )
-    return f"{step}, at {s.line}" if s.line else step
-
-
-def _named(ranks: Sequence[int]) -> str:
-    return f"Rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
+    return tuple(s.rank for s in running if not s.waits_in), words_of_hung(running, latest_s)
 
 
 def _others(n: int) -> str:

@@ -32,10 +32,10 @@ from perfkit.base.words import fmt_count, fmt_ms, plural
 from perfkit.experiment.process.portable import pack, sources
 from perfkit.script.options import Options
 from perfkit.script.ranks.child import Parcel, Stopped
+from perfkit.script.ranks.heartbeat import Status, quiet_s
 from perfkit.script.ranks.joint import RankedRun
 from perfkit.script.ranks.launcher import TorchRun
 from perfkit.script.ranks.meeting import live_words
-from perfkit.script.ranks.pulse import Status, aged
 
 _LOOK_EVERY_S = 0.2
 _TOLD_EVERY_S = 0.5
@@ -235,11 +235,10 @@ def _attend(
             told_s = now_s
             statuses = list(job.statuses().values())
             on_live(_line(statuses) if statuses else f"{how.ranks} ranks start")
-            running = [s for s in aged(statuses, time.time()) if not s.ended]
-            quiet_s = min((s.in_step_s for s in running), default=0.0)
+            still_s = quiet_s([s for s in statuses if not s.ended], time.time())
             if len(statuses) < how.ranks:
-                quiet_s = 0.0 if now_s - began_s < how.hang_s else now_s - began_s
-            if quiet_s >= how.hang_s:
+                still_s = now_s - began_s
+            if still_s >= how.hang_s:
                 return True
         time.sleep(_LOOK_EVERY_S)
     return False

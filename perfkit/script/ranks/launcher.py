@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from perfkit.script.ranks.heartbeat import Status, lives, read_statuses
 from perfkit.script.ranks.job import FOLDER_VARIABLE
-from perfkit.script.ranks.pulse import Status, is_stopped, lives, read_statuses
 
 if TYPE_CHECKING:
     from perfkit.script.ranks.joint import RankedRun
@@ -100,7 +100,7 @@ class TorchRun:
                 self.process.wait()
         # torchrun itself was killed: they end by themselves, and tell what they saw, or here
         left = [s for s in self.statuses().values() if lives(s)]
-        _wait_while(lambda: any(lives(s) and not is_stopped(s) for s in left), _TOLD_WITHIN_S)
+        _wait_while(lambda: any(map(lives, left)), _TOLD_WITHIN_S)
         for status in filter(lives, left):
             with contextlib.suppress(OSError):
                 os.kill(status.pid, signal.SIGKILL)

@@ -7,7 +7,6 @@ or hangs keeps nobody from ending, and whoever launched the job sees no differen
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import time
@@ -17,20 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfkit.base.errors import UsageError
-from perfkit.base.files import write_atomically
 from perfkit.base.instrument import Instrument
 from perfkit.base.scratch import hold
-from perfkit.script.ranks.job import Job, job_of
-from perfkit.script.ranks.pulse import (
-    SILENT_S,
-    Glimpse,
-    Pulse,
+from perfkit.script.ranks.heartbeat import (
+    Heartbeat,
+    Snapshot,
     Status,
-    aged,
-    is_stopped,
     lives,
+    quiet_s,
     read_statuses,
+    words_of_hung,
 )
+from perfkit.script.ranks.job import Job, job_of
 from perfkit.script.ranks.torchrun import ends_with
 
 if TYPE_CHECKING:
@@ -54,12 +51,10 @@ class Waiting:
     Attributes:
         sentence: what bounds its steps.
         text: of its report, to be printed; empty where it prints none.
-        files: path that it has written → what is to be there instead.
     """
 
     sentence: str
     text: str
-    files: Mapping[str, str]
 
 
 class Meeting:
@@ -75,22 +70,22 @@ class Meeting:
     """
 
     def __init__(
-        self, job: Job, look: Callable[[], Glimpse], warn: Callable[[str], None] | None
+        self, job: Job, look: Callable[[], Snapshot], warn: Callable[[str], None] | None
     ) -> None:
         self.job = job
         self.live_words = ""
         self._warn = warn
-        self._warned_s = 0.0
+        self._has_warned = False
         self._instrument = Instrument("the report on all ranks")
         watches = None if warn is None else self._instrument.hook(self._look_around)
-        self._pulse = Pulse(job.folder, job.rank, look, watches)
+        self._heartbeat = Heartbeat(job.folder, job.rank, look, watches)
         self._ended = ""
 
     @classmethod
     def of(
         cls,
         environment: Mapping[str, str],
-        look: Callable[[], Glimpse],
+        look: Callable[[], Snapshot],
         keep: Path | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> Meeting | None:
@@ -109,7 +104,7 @@ class Meeting:
 
     def begins(self) -> None:
         """The program is about to run, in this thread."""
-        self._pulse.start()
+        self._heartbeat.start()
         if self.job.is_lent:  # perfkit launched it: nothing of it is to outlive torchrun
             with self._instrument.guard("holding the folder"):  # where perfkit is killed, too
                 hold(self.job.folder.parent)
@@ -118,7 +113,7 @@ class Meeting:
     def ends(self, ended: str) -> None:
         """The program has ended, as these words say that follow its name."""
         self._ended = ended
-        self._pulse.ends(ended)
+        self._heartbeat.ends(ended)
 
     def misses_a_file(self) -> None:
         """A file that was asked for could not be written: for whoever launched the job."""
@@ -145,9 +140,8 @@ class Meeting:
             keep(folder, rank, result, seen, trace=self.job.is_kept, if_waiting=said)
             if text:
                 (folder / f"text{rank}").write_text(text, encoding="utf-8")
-            if if_waiting is not None:
-                left = json.dumps([if_waiting.text, list(if_waiting.files.items())])
-                (folder / f"waiting{rank}").write_text(left, encoding="utf-8")
+            if if_waiting is not None and if_waiting.text:
+                (folder / f"waiting{rank}").write_text(if_waiting.text, encoding="utf-8")
 
     @contextlib.contextmanager
     def report(self) -> Iterator[tuple[RankedRun, dict[int, str]] | None]:
@@ -170,12 +164,7 @@ class Meeting:
                 if gather(job, os.environ):
                     ranks = tuple(range(job.world_size))
             run = joint(job.folder, ranks, job.world_size, here=job.here)
-            for rank, left in if_waiting.items():
-                if run.mostly_waits(rank):
-                    with self._instrument.guard("correcting what a rank said"):
-                        text, files = json.loads(left)
-                        texts |= {rank: text} if text else {}
-                        _replace(files)
+            texts |= {rank: text for rank, text in if_waiting.items() if run.mostly_waits(rank)}
             yield run, texts
         finally:
             if not (self.job.is_kept or self.job.is_lent):
@@ -185,25 +174,14 @@ class Meeting:
         folder = self.job.folder
         try:
             with self.job.lock():
-                self._pulse.ends(self._ended, is_told=True)
+                self._heartbeat.ends(self._ended, is_told=True)
                 others = read_statuses(folder, self.job.here).values()
-                if any(map(self._may_tell, others)):
+                if any(not s.is_told and s.pid != os.getpid() and lives(s) for s in others):
                     return False
                 os.close(os.open(folder / "reported", os.O_CREAT | os.O_EXCL))
         except OSError:  # it has been reported; or the folder is gone
             return False
         return True
-
-    def _may_tell(self, other: Status) -> bool:
-        """Whether that rank will come to the report itself.
-
-        One that is stopped will not where this one failed or was ended, since the launcher kills it
-        next; where this one finished, it gets the time to be continued.
-        """
-        if other.is_told or other.pid == os.getpid() or not lives(other):
-            return False
-        waits_s = SILENT_S if self._ended == "finished" else 0.0
-        return not (is_stopped(other) and time.time() - other.at_s >= waits_s)
 
     def _texts(self, kind: str) -> dict[int, str]:
         paths = {rank: self.job.folder / f"{kind}{rank}" for rank in self.job.here}
@@ -212,34 +190,16 @@ class Meeting:
     # --- while it runs ------------------------------------------------------------------------
 
     def _look_around(self) -> None:
+        now_s = time.time()
         statuses = list(read_statuses(self.job.folder, self.job.here).values())
         self.live_words = live_words(statuses)
-        statuses = aged(statuses, time.time())
         running = [s for s in statuses if not s.ended]
-        quiet_s = min((s.in_step_s for s in running), default=0.0)
         usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
-        if quiet_s < max(_QUIET_S, _QUIET_STEPS * usual_s):
-            self._warned_s = 0.0
-            return
-        if quiet_s < 2 * self._warned_s:
-            return
-        from perfkit.script.ranks.joint import words_of_hung
-
-        said = words_of_hung(statuses, time.time())
-        if said and self._warn is not None:
-            self._warned_s = quiet_s
-            self._warn(f"no rank has made a step for {quiet_s:.0f} s: {said}")
-
-
-def _replace(files: list[tuple[str, str]]) -> None:
-    """A rank has written its files when it ended, and could not know that it waited."""
-    for path, content in files:
-
-        def fill(part: Path, content: str = content) -> None:
-            part.write_text(content, encoding="utf-8")
-
-        if Path(path).exists():
-            write_atomically(Path(path), fill)
+        if quiet_s(running, now_s) < max(_QUIET_S, _QUIET_STEPS * usual_s):
+            self._has_warned = False
+        elif not self._has_warned and self._warn is not None:
+            self._has_warned = True
+            self._warn(words_of_hung(statuses, now_s))
 
 
 def live_words(statuses: list[Status]) -> str:
