@@ -46,13 +46,19 @@ RUN_HERE = {
 }  # fmt: skip
 
 
+def _said(result: Any) -> str:
+    """The first screen, and then all of it."""
+    first, everything = str(result), result.to_text()
+    return first if first == everything else f"{first}\n\n--- all of it\n{everything}"
+
+
 def _of_trace(source: Any) -> str:
     opened = perfkit.open_trace(source)
     profile = opened.to_dict()
     found = [{k: one[k] for k in ("rule", "gain_at_most", "line")} for one in profile["findings"]]
     said = {"bound_by": profile["bound_by"], "findings": found}
-    answers = (f"--- {name}\n{opened.ask(name)}" for name in ASKED)
-    return "\n\n".join([str(opened.profile), f"--- json\n{_json(said)}", *answers])
+    answers = (f"--- {name}\n{opened.ask(name).to_text()}" for name in ASKED)
+    return "\n\n".join([_said(opened.profile), f"--- json\n{_json(said)}", *answers])
 
 
 def _json(said: Any) -> str:
@@ -62,11 +68,11 @@ def _json(said: Any) -> str:
 
 def _of_ranks() -> str:
     files = [GOLDEN / "traces" / f"tworanks_r{rank}.json.gz" for rank in (0, 1)]
-    return str(trace_report(files))
+    return _said(trace_report(files))
 
 
 def _of_result(cls: type) -> str:
-    said = str(result(cls))
+    said = _said(result(cls))
     if cls.__name__ in RUN_HERE:
         said = re.sub(r"\n(measured here|predicted|simulated): .* UTC", "", said)
         said = re.sub(r"< (?=\d)", "", said)  # < 0.1 %

@@ -61,6 +61,7 @@ class Diagnosis:
             largest part of a typical step; with a device, the main cause of its idle time if that
             is at least a fifth of the step (``gaps``: idle although work is queued; ``driver``:
             idle while the host is in a long driver call that launches nothing).
+        verdict: the same in at most twelve words.
         sentence: the same in words, with its numbers.
         findings: what to change, sorted by the bound of the gain, largest first.
         no_cure: a sentence if no finding is about what bounds the step; else empty.
@@ -77,6 +78,7 @@ class Diagnosis:
     first: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     is_one_sided: bool = False
+    verdict: str = ""
 
     @property
     def headline(self) -> str:
@@ -137,10 +139,13 @@ def diagnose(
     if is_one_sided:
         found = [f for f in found if f.always or {"data", "communication"} & set(f.cures)]
     uneven = f"; {case.typical.uneven}" if case.typical.uneven else ""
-    said = f"{_sentence(bound, case)} ({_step_words(step, case)}, {provenance})"
+    bounds = _sentence(bound, case)
+    verdict = first_clause(bounds)
+    said = f"{bounds} ({_step_words(step, case)}, {provenance})"
     what = f"{said}{_path(bound, case)}{uneven}."
     if is_piece:
-        what = f"{_sentence(bound, case)} ({fmt_ms(step.median)} in all, {provenance})"
+        what = f"{bounds} ({fmt_ms(step.median)} in all, {provenance})"
+        verdict = of_one_piece(verdict)
         what = of_one_piece(f"{what}{_path(bound, case)}.")
         found = [finding_of_one_piece(f) for f in found]
     first = []
@@ -160,8 +165,10 @@ def diagnose(
         first.append(no_step)
     if elsewhere is not None and is_outside:
         first.append(elsewhere.sentence())
+        verdict = elsewhere.headline()
     if growth is not None and grows and is_large(growth):
         first.append(f"{growth.sentence()}.")
+        verdict = growth.headline()
         is_outside = True
     if first:
         whose = "That piece" if no_step else "The recorded steps"
@@ -174,7 +181,14 @@ def diagnose(
         tuple(first),
         tuple(doubts),
         is_one_sided,
+        verdict,
     )
+
+
+def first_clause(sentence: str) -> str:
+    """What a headline keeps of a sentence: its kind and the first thing that it says."""
+    first = re.split(r", |; | \(| because | although | while | that | with ", sentence)[0]
+    return f"{': '.join(first.rstrip('.').split(': ')[:2])}."
 
 
 def _each_line_once(found: list[Finding]) -> list[Finding]:
@@ -281,17 +295,22 @@ def as_waiting(found: Diagnosis) -> Diagnosis:
     findings = tuple(f for f in found.findings if f.rule not in _EXCHANGES_LESS)
     if findings == found.findings and found.bound_by != "communication":
         return found
-    return replace(
-        found,
-        sentence=re.sub(
+    sentence, verdict = (
+        re.sub(
             r"\bcommunication-bound: ",
             lambda said: (
                 "Waits for other ranks: " if said[0][0] == "C" else "waits for other ranks: "
             ),
-            found.sentence,
+            said,
             count=1,
             flags=re.IGNORECASE,
-        ),
+        )
+        for said in (found.sentence, found.verdict)
+    )
+    return replace(
+        found,
+        sentence=sentence,
+        verdict=verdict,
         findings=findings,
         no_cure=(
             "What would help is in the report on all ranks: the rank that comes last."
@@ -447,8 +466,8 @@ def _sentence(bound: _Bound, case: Case) -> str:
         capturing = case.idle_in(case.capturing)
         if capturing > share / 2:
             return (
-                f"Host-bound: for {fmt_share(capturing)} of the profiled time the host captures a "
-                "CUDA graph and the device idles: what is launched then runs only in replays"
+                f"Host-bound: capturing a CUDA graph takes {fmt_share(capturing)} of the profiled "
+                "time, and the device idles: what is launched then runs only in replays"
             )
         if searching > share / 2:
             return (
@@ -488,17 +507,17 @@ def _sentence(bound: _Bound, case: Case) -> str:
             )
     else:
         words = {
-            "data": f"in {part} of each step the device is idle, waiting for data",
+            "data": f"for {part} of each step the device waits for data",
             "host": (
                 f"in {part} of each step the device idles, and {waits}"
                 if waits
                 else f"in {part} of each step the device idles while the host does other work"
             ),
             "launch": (
-                f"in {part} of each step the device idles because the host launches kernels "
-                "too slowly"
+                f"for {part} of each step the device waits for launches, because the host "
+                "launches kernels too slowly"
                 if case.joins_launches and case.launches_several
-                else f"in {part} of each step the device idles while the host runs or launches "
+                else f"for {part} of each step the device waits for launches, while the host runs "
                 "operators"
             ),
             "sync": _waiting(case, part),
@@ -507,7 +526,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
                 f"in {part} of each step the device idles while the host is in calls of the driver "
                 f"that launch nothing ({case.longest_driver_call})"
             ),
-            "copy": f"for {part} of each step transfers between host and device hold it up",
+            "copy": f"for {part} of each step copies hold it up, between host and device",
             "compute": f"the device computes for {part} of each step",
             "communication": (
                 f"for {part} of each step the device only exchanges data with other ranks"
@@ -569,7 +588,7 @@ def _gaps(case: Case, part: str) -> str:
     if case.idle["queued"] < case.idle["kernels"]:
         return f"Gaps between kernels: they take {part} of each step, though the next one is queued"
     said = (
-        f"Idle with work queued: in {part} of each step the device is idle although the host has "
+        f"Idle with work queued: in {part} of each step the device idles although the host has "
         "launched its work"
     )
     sat = case.sitting("queued")
@@ -593,7 +612,7 @@ def _waiting(case: Case, part: str) -> str:
     sat = case.sitting("sync")
     if sat is None:
         return (
-            f"in {part} of each step the device idles because the host waits, or has just "
+            f"for {part} of each step the device idles because the host waits, or has just "
             "waited, for it"
         )
     if sat.is_unexplained:

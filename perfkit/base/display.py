@@ -26,8 +26,8 @@ def _show(part: str = "") -> Any:
 
 
 class Shown:
-    """Mixin: ``str()`` gives the full plain text; a notebook or prompt shows the first screen,
-    as HTML if possible.
+    """Mixin: ``print()``, a notebook and a prompt show the first screen, as HTML if possible;
+    :meth:`to_text` gives all of it.
     """
 
     __slots__ = ()
@@ -39,6 +39,10 @@ class Shown:
         cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
 
     def __str__(self) -> str:
+        return str(_show().brief(self))
+
+    def to_text(self) -> str:
+        """All of the result as plain text."""
         return str(_show().text(self))
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,4 +94,4 @@ class Shown:
         return dict(_show().mime_bundle(self))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        printer.text("…" if cycle else str(_show().brief(self)))
+        printer.text("…" if cycle else str(self))

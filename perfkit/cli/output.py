@@ -37,12 +37,8 @@ def say(result: Shown, *, as_json: bool, verbose: bool = True, scrub: bool = Fal
     """Print a result: as JSON, or as text with all its tables or only the first ones."""
     if as_json:
         print(json_of(result, scrub=scrub))
-    elif verbose:
-        print(result)
     else:
-        from perfkit.show import brief
-
-        print(brief(result))
+        print(result.to_text() if verbose else result)
 
 
 def json_of(result: Shown, *, scrub: bool) -> str:

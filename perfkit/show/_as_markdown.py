@@ -30,11 +30,11 @@ def escaped(words: str) -> str:
 
 
 def _blocks(of: Document) -> Iterator[str]:
-    if of.sentence:
-        yield f"**{escaped(of.sentence)}**"
+    if of.answer:
+        yield f"**{escaped(of.answer)}** {escaped(of.figure)}".rstrip()
     if of.doubts:
-        yield "\n".join(f"- Note: {escaped(doubt)}" for doubt in of.doubts)
-    if not of.findings:
+        yield "\n".join(f"- Note: {escaped(doubt.sentence)}" for doubt in of.doubts)
+    if not (of.findings or of.headline):
         yield from _extent(of)
     else:
         if of.findings_title:
@@ -51,7 +51,9 @@ def _blocks(of: Document) -> Iterator[str]:
     said += [f"{picture.title}: {picture.words}" for picture in of.pictures]
     if said:
         yield "\n".join(f"- {escaped(words)}" for words in said)
-    if of.findings:
+    if of.headline:
+        yield _folded("Why, and how sure", "\n\n".join([escaped(of.sentence), *_extent(of)]))
+    elif of.findings:
         yield from _extent(of)
     for t in of.tables:
         if t.rows:

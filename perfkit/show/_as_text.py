@@ -5,20 +5,65 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfkit.base.words import plural
-from perfkit.show._bar import text_bar
-from perfkit.show._text import WIDTH, clip, notes, table, wrap
+from perfkit.show._bar import line_bar, text_bar
+from perfkit.show._text import WIDTH, beside, clip, notes, table, wrap
 from perfkit.show.document import Cell, Document, Finding, Table
 
 
 def as_text(document: Document, *, brief: bool = False) -> str:
     """The document; with ``brief``, its first screen and a line that says what is left out."""
-    return "\n\n".join(_blocks(document, brief))
+    return "\n\n".join(_first_screen(document) if brief else _blocks(document))
 
 
-def _blocks(of: Document, brief: bool) -> Iterator[str]:
+# Lines that a terminal of its usual size shows at once.
+_SCREEN = 25
+# Lines of code that a finding on the first screen shows at most: as many as find room.
+_CODE_LINES = (10, 7, 5, 4, 3, 2, 1, 0)
+
+
+def _first_screen(of: Document) -> list[str]:
+    if not of.headline:
+        return list(_blocks(of, brief=True))
+    chips = " · ".join(doubt.chip for doubt in of.doubts)
+    head = [beside(of.headline, of.figure), *([wrap(f"! {chips}", hang="  ")] if chips else [])]
+    bars = "\n".join(line_bar(bar.title.partition(" (")[0], bar.segments) for bar in of.bars)
+    tables = [_table(t) for t in of.tables if t.rows and t.brief]
+    advice = [wrap(f"- {a}", hang="  ") for a in of.advice]
+    said = filter(None, ("\n".join(head), bars, "\n".join(advice)))
+    foot = [wrap(of.foot[-1], hang="  ")] if of.foot else []
+    foot += [wrap(f"More with -v, or print(result.to_text()): {more}.", hang="  ")
+             for more in [", ".join(_left_out(of))] if more]  # fmt: skip
+    before, last = list(said), "\n".join(foot)
+    beyond = tables + [_indented(f"{fold.title}:", fold.body) for fold in of.folds]
+    beyond += ["\n\n".join(_first_screen(section)) for section in of.sections]
+    for most in _CODE_LINES:
+        findings = "\n".join(
+            _first_finding(i, found, most) for i, found in enumerate(of.findings, 1)
+        )
+        screen = list(filter(None, (*before, findings, *beyond, last)))
+        if "\n\n".join(screen).count("\n") < _SCREEN:
+            break
+    return screen
+
+
+def _first_finding(number: int, f: Finding, most: int) -> str:
+    """What to change, where, and as many lines of code as there is room for."""
+    lines = [wrap(f"{number}. {f.title}" + (f" ({f.tag})" if f.tag else ""), hang="   ")]
+    lines += [f"     {clip(line, WIDTH - 5)}" for line in f.source.splitlines()[:1]]
+    code = f.code.splitlines()
+    return "\n".join(lines + [f"       {line}".rstrip() for line in code[:most]]
+                     + ["       …"] * (0 < most < len(code)))  # fmt: skip
+
+
+def _blocks(of: Document, *, brief: bool = False) -> Iterator[str]:
     """The verdict, what to do, why, how sure, where from."""
+    doubts = [wrap(doubt.sentence) for doubt in of.doubts]
     said = [*map(wrap, of.lines), *notes(of.warnings)]
-    first = [wrap(of.sentence), *map(wrap, of.doubts)]
+    if of.headline:
+        said = [wrap(of.sentence), *said]
+        first = [beside(of.headline, of.figure), *doubts]
+    else:
+        first = [wrap(of.sentence), *doubts]
     yield "\n".join(first if of.findings else first + said)
     yield from _findings(of, brief)
     if of.advice:
@@ -35,12 +80,12 @@ def _blocks(of: Document, brief: bool) -> Iterator[str]:
     if of.folds:
         yield "\n\n".join(_indented(f"{fold.title}:", fold.body) for fold in of.folds)
     for section in of.sections:
-        yield from _blocks(section, brief)
+        yield from _first_screen(section) if brief else _blocks(section)
     if of.foot:
         yield "\n".join(wrap(line, hang="  ") for line in of.foot)
     more = _left_out(of) if brief else []
     if more:
-        yield wrap(f"More with -v or print(): {', '.join(more)}.", hang="  ")
+        yield wrap(f"More with -v, or print(result.to_text()): {', '.join(more)}.", hang="  ")
 
 
 def _findings(of: Document, brief: bool) -> Iterator[str]:
@@ -91,5 +136,10 @@ def _left_out(of: Document) -> Sequence[str]:
     """What the first screen lacks."""
     what = "more finding" if of.findings else "finding"
     more = [plural(len(of.more_findings), what)] if of.more_findings else []
+    if of.headline:
+        more += ["why"]
+        more += [plural(len(of.warnings), "note")] if of.warnings else []
+        n = len(of.pictures) + sum(bool(t.rows) and not t.brief for t in of.tables)
+        return [*more, plural(n, "table and picture", "tables and pictures")] if n else more
     more += [picture.title.lower() for picture in of.pictures if picture.folds]
     return more + [t.title.lower() for t in of.tables if t.rows and not t.brief]

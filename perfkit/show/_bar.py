@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfkit.base.words import fmt_share
-from perfkit.show._text import table
+from perfkit.show._text import WIDTH, table
 from perfkit.show.document import Segment
 
 # name -> (colour, ink on it with a contrast of at least 4.5:1, pattern of report.css)
@@ -86,6 +86,26 @@ def bar(title: str, segments: Sequence[Segment]) -> str:
     return render("_bar.html", title=title, parts=parts, alternative=describe(title, segments))
 
 
+def line_bar(title: str, segments: Sequence[Segment], *, width: int = 60) -> str:
+    """The bar in glyphs with its legend in the lines below, without what there is nothing of."""
+    drawn = text_bar("", segments, width=width).splitlines()[0]
+    key = [
+        f"{glyph} {s.label} {fmt_share(share)}"
+        for glyph, s, share in zip(_glyphs(segments), segments, _shares(segments), strict=True)
+        if share
+    ]
+    lines = [f"{drawn} {title}".rstrip(), ""]
+    for one in key:
+        if len(lines[-1]) + 2 + len(one) > WIDTH:
+            lines.append("")
+        lines[-1] += f"  {one}"
+    return "\n".join(lines)
+
+
+def _glyphs(segments: Sequence[Segment]) -> list[str]:
+    return [_GLYPHS[i % len(_GLYPHS)] for i in range(len(segments))]
+
+
 def text_bar(
     title: str, segments: Sequence[Segment], *, width: int = 60, quantity: str = "time"
 ) -> str:
@@ -96,7 +116,7 @@ def text_bar(
     by_remainder = sorted(range(len(exact)), key=lambda i: cells[i] - exact[i])
     for i in by_remainder[: width - sum(cells) if any(shares) else 0]:
         cells[i] += 1
-    glyphs = [_GLYPHS[i % len(_GLYPHS)] for i in range(len(segments))]
+    glyphs = _glyphs(segments)
     drawn = "".join(glyph * n for glyph, n in zip(glyphs, cells, strict=True))
     rows = [
         (glyph, s.label, s.shown, fmt_share(share))

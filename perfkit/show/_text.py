@@ -22,6 +22,15 @@ def _one_line(value: str) -> str:
     return printable(" ".join(value.split()))
 
 
+def beside(words: str, figure: str) -> str:
+    """A headline, and a figure at the right end of the line where there is room."""
+    line = wrap(words)
+    room = WIDTH - len(line) - len(figure)
+    if not figure:
+        return line
+    return f"{line}{' ' * room}{figure}" if room > 1 else f"{line}\n{figure}"
+
+
 def one_sentence(notes: Sequence[str]) -> str:
     """Several notes as one sentence: before a table a reader takes in one, not three."""
     return "; ".join(note.rstrip(". ") for note in notes) + "." * bool(notes)

@@ -4,8 +4,9 @@ A result's room knows figures; a module of this room makes a :class:`Document` o
 :func:`document_for`; and one renderer each makes text, HTML, Markdown and a figure of any
 document. So the forms cannot drift apart, and whoever adds a result writes one function.
 
-A document holds plain words. Escaping is the renderers' business, and so is layout: the first
-screen is the sentence, its doubts, the bars and at most three findings; everything else folds.
+A document holds plain words. Escaping is the renderers' business, and so is layout. The order is
+the verdict, what to do, why, how sure, where from: the first screen is the headline with its figure
+and its doubts, the bars and at most three findings; everything else folds.
 """
 
 from __future__ import annotations
@@ -98,6 +99,19 @@ class Cell:
         return self.text
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """What an answer may be wrong by.
+
+    Attributes:
+        chip: it in a few words, beside the answer.
+        sentence: all of it, shown when asked for.
+    """
+
+    chip: str
+    sentence: str
+
+
 # characters; a name of a class or category, a number with its unit
 _SHORT = 16
 
@@ -187,8 +201,10 @@ class Document:
 
     Attributes:
         name: what kind of result it is, e.g. ``"comparison"``.
-        sentence: the answer.
-        doubts: what the answer may be wrong by; shown right below it.
+        sentence: the answer; where there is a headline, why it is that.
+        headline: the answer in at most twelve words.
+        figure: the one figure beside it, e.g. how long a step takes.
+        doubts: what the answer may be wrong by.
         lines: what belongs to the answer: extent, spread, how it was found.
         warnings: what is doubtful; shown as one sentence.
         advice: what would help, where it needs no evidence, under ``advice_title``.
@@ -207,7 +223,9 @@ class Document:
 
     name: str
     sentence: str
-    doubts: tuple[str, ...] = ()
+    headline: str = ""
+    figure: str = ""
+    doubts: tuple[Doubt, ...] = ()
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
@@ -225,6 +243,11 @@ class Document:
     kind: str = ""
     draw: Callable[[], Figure] | None = None
     drawn: str = ""
+
+    @property
+    def answer(self) -> str:
+        """The shortest form of what it says."""
+        return self.headline or self.sentence
 
 
 _Maker = TypeVar("_Maker", bound=Callable[[Any], "Document | None"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from perfkit.show import strip as step_strip
 from perfkit.show._falls import Falls
 from perfkit.show._per_step import a_step, each_step, per_step
 from perfkit.show.counted import compile_sentence, compile_tables
-from perfkit.show.document import Bar, Document, Segment, Table, document_for
+from perfkit.show.document import Bar, Document, Doubt, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
 from perfkit.show.limit import limit_sentence
 from perfkit.show.waterfall import waterfall_picture, waterfall_table
@@ -65,13 +66,15 @@ def _profile(p: Profile) -> Document:
         return Document("profile", p.nothing, warnings=p.warnings)
     findings = tuple(shown_finding(f) for f in p.diagnosis.findings)
     strip = step_strip.strip_of(p.trace)
-    next_steps = _next_steps(p)
+    next_steps = (*(p.diagnosis.first if p.is_piece else ()), *_next_steps(p))
     return Document(
         name="profile",
         sentence=p.diagnosis.headline,
-        doubts=p.diagnosis.doubts,
+        headline=p.diagnosis.verdict,
+        figure=_figure(p),
+        doubts=_doubts(p),
         lines=_lines(
-            "" if next_steps else p.diagnosis.no_cure,
+            "" if not p.diagnosis.findings else p.diagnosis.no_cure,
             # the marks of a recording are perfkit's own: that they were found says nothing
             ""
             if p.is_piece and p.cost is not None
@@ -102,6 +105,23 @@ def _profile(p: Profile) -> Document:
     )
 
 
+def _figure(p: Profile) -> str:
+    if p.is_piece:
+        return f"{fmt_ms(p.step.median)} in all"
+    return f"{fmt_ms(p.step.median)} a step"
+
+
+def _doubts(p: Profile) -> tuple[Doubt, ...]:
+    """What the machine did meanwhile; a sentence's beginning is its chip."""
+    chips = []
+    for sentence in p.diagnosis.doubts:
+        chip = re.split(r"[,:;(]", sentence, maxsplit=1)[0].removeprefix("The ")
+        if p.busy is not None and sentence == p.busy.sentence():
+            chip = f"busy machine: up to {fmt_share(p.busy.lost)} of the time lost to others"
+        chips.append(Doubt(chip, sentence))
+    return tuple(chips)
+
+
 def _next_steps(p: Profile) -> tuple[str, ...]:
     """What to do where no rule knows anything to change: a verdict is not left alone."""
     d = p.diagnosis
@@ -109,7 +129,7 @@ def _next_steps(p: Profile) -> tuple[str, ...]:
         return ()
     if d.bound_by == "communication" or d.is_one_sided:
         return (d.no_cure,)  # its operators are not what takes the time
-    said = [d.no_cure]
+    said = [f"{d.no_cure} {_costliest(p)}".rstrip()]
     if d.bound_by == "compute":
         said.append(
             "Compute the same in another way (precision, batch size, torch.compile), and measure "

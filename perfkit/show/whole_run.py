@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_s, fmt_share
+from perfkit.base.words import fmt_bytes, fmt_ms, fmt_number, fmt_s, fmt_share, plural
 from perfkit.measure.verdict import RunSummary, growing
 from perfkit.script.whole_run import WholeRun
 from perfkit.show import memory, profile, synclint  # noqa: F401 - their documents are parts of this
@@ -27,18 +27,26 @@ def _run(run: WholeRun) -> Document:
         warnings=tuple(dict.fromkeys((*run.warnings, *said.warnings))),
         tables=(_parts(run), *lines, *said.tables),
         sections=tuple(filter(None, map(registered, (run.memory, run.syncs)))),
-        foot=said.foot or (run.provenance.sentence(),),
+        foot=(
+            *said.foot[:-1],
+            f"{_ended(run)} {run.provenance.sentence()}"
+            if said.headline
+            else run.provenance.sentence(),
+        ),
         kind="run",
     )
 
 
 def _how_it_ran(run: WholeRun) -> str:
+    if run.steps is None:
+        return _ended(run)
+    return f"{_ended(run)[:-1]}: {'; '.join(_figures(run, run.steps))}."
+
+
+def _ended(run: WholeRun) -> str:
     rank = "" if run.rank is None else f", rank {run.rank}"
     first = f"{run.program}{rank} {run.ended} after {fmt_s(run.wall_s)}"
-    if run.steps is None:
-        return f"{first}."
-    n = f"{fmt_count(run.n_steps)} step{'s' * (run.n_steps != 1)}"
-    return f"{first} and {n}: {'; '.join(_figures(run, run.steps))}."
+    return f"{first}." if run.steps is None else f"{first} and {plural(run.n_steps, 'step')}."
 
 
 def _phases(run: WholeRun) -> tuple[str, ...]:
@@ -80,7 +88,6 @@ def _parts(run: WholeRun) -> Table:
         header=("part", "time", "share", "line"),
         rows=rows,
         align="<>><",
-        open=True,
-        brief=True,
+        brief=run.profile is None,
         wrap=True,
     )

@@ -83,7 +83,7 @@ def test_capturing_a_graph_is_not_launching_too_slowly() -> None:
     """As in traces of vLLM and SGLang: 428 launches into a graph, and CUDA graphs were advised."""
     profile = _explained(_capture(20_000))
     assert profile.diagnosis.bound_by == "host"
-    assert "the host captures a CUDA graph" in profile.diagnosis.sentence
+    assert "capturing a CUDA graph takes" in profile.diagnosis.sentence
     assert "too slowly" not in profile.diagnosis.sentence
     assert "critical path" not in profile.diagnosis.sentence  # it says the same
     assert _rules(profile) == ["graph-capture"]
@@ -215,7 +215,7 @@ def test_without_correlation_nothing_is_said_of_slow_launches_or_of_the_path() -
     for event in whole["traceEvents"]:
         event["args"].pop("correlation", None)
     profile = explain(load(json.dumps(whole).encode()))
-    assert "while the host runs or launches operators" in profile.diagnosis.sentence
+    assert "waits for launches, while the host runs operators" in profile.diagnosis.sentence
     assert "too slowly" not in profile.diagnosis.sentence
     assert "critical path" not in profile.diagnosis.sentence
     assert profile.diagnosis.findings[0].title == "The device idles while the host runs operators"

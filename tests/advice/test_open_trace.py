@@ -64,7 +64,7 @@ def test_an_option_is_passed_on_and_each_answer_is_kept(gpu: OpenTrace) -> None:
 
 
 def test_it_prints_as_the_report_with_its_questions(gpu: OpenTrace) -> None:
-    text = str(gpu)
+    text = gpu.to_text()
     assert gpu.profile.diagnosis.headline.split(":")[0] in text
     assert "More answers" in text
     assert "critical-path" in text
@@ -152,7 +152,7 @@ def toy() -> Iterator[str]:
 
 def test_an_answer_is_added_in_one_place(toy: str, gpu: OpenTrace) -> None:
     answer = gpu.longest_step(top=2)
-    text = str(answer)
+    text = answer.to_text()
     assert answer.name in text
     assert "host us" in text
     assert "100 %" in text

@@ -60,7 +60,7 @@ def test_a_line_that_ends_a_graph_is_in_the_profile() -> None:
     line = _Careless.forward.__code__.co_firstlineno + 2
     assert found.compiled.n_graphs == 2
     assert [one.place for one in found.compiled.breaks] == [f"test_profile_compiled.py:{line}"]
-    said = " ".join(str(found).split())
+    said = " ".join(found.to_text().split())
     assert "torch.compile: 2 graphs compiled in" in said
     assert "1 line ends a graph" in said
     assert f"test_profile_compiled.py:{line}" in said
@@ -77,7 +77,7 @@ def test_steps_that_compile_do_not_say_when_it_pays() -> None:
     assert found.steps_of_compiling is None
     assert len(found.compiled.given_up) == 1
     assert "compile-gave-up" in {one.rule for one in found.diagnosis.findings}
-    said = " ".join(str(found).split())
+    said = " ".join(found.to_text().split())
     assert "compiled again 7 times; then given up: test_profile_compiled.py:" in said
     assert "has paid" not in said
 
@@ -93,7 +93,7 @@ def test_a_profile_of_code_that_compiles_nothing_says_nothing_of_it() -> None:
 
     found = profile(step, steps=2, warmup=1)
     assert found.compiled is None
-    assert "torch.compile:" not in str(found)
+    assert "torch.compile:" not in found.to_text()
 
 
 def test_code_that_is_profiled_again_and_again_is_compiled_once() -> None:

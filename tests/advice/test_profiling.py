@@ -106,19 +106,21 @@ def test_what_is_covered_is_in_the_profile(profile: Profile, from_file: Profile)
     assert profile.coverage is not None
     assert profile.to_dict()["coverage"]["last_step"] == 4
     assert 0 < profile.to_dict()["coverage"]["share"] < 1
-    for shown in (" ".join(str(profile).split()), profile._repr_html_()):
+    for shown in (" ".join(profile.to_text().split()), profile._repr_html_()):
         assert "Profiled: 3 of 7 steps (steps 2–4)" in shown
     assert from_file.coverage is None
 
 
 def test_notes_speak_of_steps(profile: Profile) -> None:
-    shown = " ".join(str(profile).split())
+    shown = " ".join(profile.to_text().split())
     assert "only 3 steps: the interval is their whole range (75 %)" in shown
     assert "value" not in shown
-    one = str(perfkit.profile(_step, steps=1))
+    one = perfkit.profile(_step, steps=1).to_text()
     assert "One step profiled, so no interval" in one
     late = replace(profile, step=summarize([50.0, 10, 10, 10, 10, 10, 10]))
-    assert "the median of the other steps: skip more steps first" in " ".join(str(late).split())
+    assert "the median of the other steps: skip more steps first" in " ".join(
+        late.to_text().split()
+    )
 
 
 def test_what_the_function_raises_passes() -> None:
@@ -333,7 +335,7 @@ def test_that_no_step_was_found_is_the_headline_with_what_to_do() -> None:
     said = p.result.diagnosis.headline
     assert "No step was found: no optimizer stepped and no DataLoader was read" in said
     assert "%torchprof train_step()" in said
-    text = " ".join(str(p).split())
+    text = " ".join(p.to_text().split())
     assert "2 backward passes are in it" in text
     assert "One step profiled" not in text
     assert p.to_dict()["first"][-1].startswith("No step was found")
@@ -381,7 +383,7 @@ def test_a_loop_without_an_optimizer_steps_by_its_backward_passes() -> None:
     assert p.result.n_steps == 199  # the first one began with the region
     assert p.result.breakdown.how_found == "ends of backward passes"
     assert "a step here is one backward pass: no optimizer was seen" in p.result.warnings
-    assert "No step was found" not in str(p)
+    assert "No step was found" not in p.to_text()
     assert not p.result.is_piece
 
 

@@ -965,7 +965,7 @@ def test_a_device_that_does_nothing_in_these_steps_is_not_said_to_wait_for_launc
     sim = cpu_training(4)
     sim.device("gemm", -500, 50, sim.call("cudaLaunchKernel", -520, 5))
     told = diagnosed(sim)
-    assert "the device idles while the host runs or launches operators; none" in told.sentence
+    assert "the device waits for launches, while the host runs operators; none" in told.sentence
     assert "none of its work is in these steps, so whether the device waited" in told.sentence
     assert not any(one.has_bound for one in told.findings if one.rule == "launch-bound")
 

@@ -142,16 +142,18 @@ def test_a_device_that_was_asked_for_is_not_to_be_asked_for_again() -> None:
 
 def test_beside_the_other_ranks_no_wait_is_guessed() -> None:
     files = [TRACES / f"tworanks_r{rank}.json.gz" for rank in (0, 1)]
-    text = str(trace_report(files))
+    text = trace_report(files).to_text()
     assert "may be waiting" not in text
     assert "0 ms of that is waiting for a later rank" in text
-    assert "may be waiting" in str(_open("tworanks_r0"))  # alone, it is not known
+    assert "may be waiting" in _open("tworanks_r0").to_text()  # alone, it is not known
 
 
 def test_the_costliest_operator_is_named_beside_findings() -> None:
     opened = _open("slow_conv_cpu")
     assert opened.profile.diagnosis.findings
-    assert "Costliest operator: aten::_slow_conv2d_forward, 97 %" in " ".join(str(opened).split())
+    assert "Costliest operator: aten::_slow_conv2d_forward, 97 %" in " ".join(
+        opened.to_text().split()
+    )
 
 
 def test_training_mode_without_training_is_told() -> None:

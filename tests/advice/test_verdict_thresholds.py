@@ -381,7 +381,7 @@ def test_on_a_device_a_loss_bounds_the_step_from_a_fifth_on(
     [
         (0.6, {"compiling": 0.31}, "Host-bound: torch.compile compiles for 31 %"),
         (0.6, {"compiling": 0.3}, "Host-bound: 60 %"),
-        (0.6, {"capturing": 0.31}, "Host-bound: for 31 % of the profiled time the host captures"),
+        (0.6, {"capturing": 0.31}, "Host-bound: capturing a CUDA graph takes 31 %"),
         (0.6, {"capturing": 0.3}, "Host-bound: 60 %"),
         (0.6, {"starting": 0.31}, "Host-bound: 31 % of the profiled time is start-up"),
         (0.6, {"starting": 0.3}, "Host-bound: 60 %"),
@@ -678,9 +678,14 @@ def test_a_verdict_without_a_cure_says_why(
     ("bound", "joins", "waiting", "said"),
     [
         (_Bound("compute", "compute", 0.4, 0.4), True, 0.0, "Compute-bound: the device computes"),
-        (_Bound("data", "data", 0.6, 0.3), False, 0.0, "Data-bound: in 60 % of each step"),
-        (_Bound("launch", "launch", 0.6, 0.3), True, 0.0, "Launch-bound: in 60 % of each step"),
-        (_Bound("launch", "launch", 0.6, 0.3), False, 0.0, "In 60 % of each step the device idles"),
+        (_Bound("data", "data", 0.6, 0.3), False, 0.0, "Data-bound: for 60 % of each step"),
+        (_Bound("launch", "launch", 0.6, 0.3), True, 0.0, "Launch-bound: for 60 % of each step"),
+        (
+            _Bound("launch", "launch", 0.6, 0.3),
+            False,
+            0.0,
+            "For 60 % of each step the device waits",
+        ),
         (_Bound("host", "host", 0.6, 0.3), True, 0.0, "Host-bound: in 60 % of each step the devi"),
         (_Bound("host", "host", 0.6, 0.3), True, 0.6, "Waiting: in 60 % of each step the device "),
         (_Bound("gaps", "gaps", 0.6, 0.3), True, 0.0, "Idle with work queued: in 60 % of each"),

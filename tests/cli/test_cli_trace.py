@@ -62,10 +62,10 @@ def test_tables_are_printed_with_verbose(
     assert cli.main(["trace", "-v", path]) == 0
     whole = capsys.readouterr().out
     assert "\nTop operators" not in short
-    assert "More with -v or print(): " in short
+    assert "More with -v" in short
+    assert len(short.splitlines()) <= 25
     assert "\nTop operators" in whole
-    # nothing but the tables differs: what the short one says is in the long one
-    assert set(short.strip().split("\n\n")[:-1]) <= set(whole.strip().split("\n\n"))
+    assert short.splitlines()[0] == whole.splitlines()[0]
 
 
 def test_text_says_what_bounds_the_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

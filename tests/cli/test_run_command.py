@@ -125,8 +125,7 @@ def test_a_run_is_explained_and_the_script_is_as_under_python(folder: Path) -> N
         "at exit __main__",
     ]
     assert "train.py finished after" in ours.stderr
-    assert "and 20 steps: median step" in ours.stderr
-    assert ours.stderr.count("Where the run's time went") == 1  # not in a child, too
+    assert ours.stderr.count("and 20 steps. measured here") == 1  # not in a child, too
     said = _said(folder / "r.json")
     assert (said["program"], said["ended"], said["n_steps"]) == ("train.py", "finished", 20)
     assert (said["type"], said["rank"]) == ("run", None)
@@ -195,7 +194,7 @@ def test_a_signal_ends_it_with_a_report(folder: Path, number: signal.Signals) ->
     said = _said(folder / "r.json")
     assert said["n_steps"] == 15
     assert said["profile"]["coverage"]["first_step"] == 6
-    assert err.count("Where the run's time went") == 1
+    assert err.count("and 15 steps. measured here") == 1
     if number == signal.SIGINT:
         assert said["ended"] == "was interrupted (Ctrl-C)"
         assert out == "at exit __main__\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from pathlib import Path
@@ -106,7 +107,7 @@ def test_an_evaluation_loop_has_a_step_a_batch(kit: Notebook) -> None:
     assert [step["name"] for step in numbers["steps"]][-1] == "batch 12"
     for step in numbers["steps"]:
         assert sum(step["host_us"].values()) == pytest.approx(step["wall_us"])
-    words = " ".join(shown.bundles[0]["text/plain"].split())
+    words = " ".join(shown.bundles[0]["text/html"].replace("\xa0", " ").split())
     assert "12 steps profiled: " in words
     assert "found by fetches of the DataLoader" in words
     assert "optimizer step" not in words
@@ -115,9 +116,8 @@ def test_an_evaluation_loop_has_a_step_a_batch(kit: Notebook) -> None:
 def test_text_and_html_come_in_one_bundle(kit: Notebook) -> None:
     (bundle,) = kit.run("%%torchprof\ntrain(9)").bundles
     assert set(bundle) == {"text/plain", "text/html", RESULT_MIME}
-    sentence = bundle[RESULT_MIME]["sentence"]
-    # on a busy machine that is said before
-    assert sentence in " ".join(bundle["text/plain"].split())
+    assert bundle["text/plain"].startswith(bundle[RESULT_MIME]["verdict"])
+    assert bundle[RESULT_MIME]["verdict"] in html.unescape(bundle["text/html"]).replace("\xa0", " ")
     assert "aten::addmm" in bundle["text/html"]
     assert "measured here:" in bundle["text/plain"]
     assert "Profiling cost:" in bundle["text/html"]
@@ -127,11 +127,11 @@ def test_tables_come_with_verbose_text(kit: Notebook) -> None:
     (short,) = kit.run("%%torchprof -o found\ntrain(9)").bundles
     (whole,) = kit.run("%%torchprof -v\ntrain(9)").bundles
     assert "\nTop operators" not in short["text/plain"]
-    assert "More with -v or print(): " in " ".join(short["text/plain"].split())
+    assert "More with -v" in " ".join(short["text/plain"].split())
     assert "\nTop operators" in whole["text/plain"]
     assert "aten::addmm" in whole["text/plain"]
     assert "More with" not in whole["text/plain"]
-    assert "aten::addmm" in str(kit.ns["found"])
+    assert "aten::addmm" in kit.ns["found"].to_text()
 
 
 def test_a_statement_of_one_step_is_repeated(kit: Notebook) -> None:
@@ -225,7 +225,7 @@ def test_a_statement_in_a_function_sees_its_locals(kit: Notebook) -> None:
 
 
 def test_how_often_a_statement_ran_is_told(kit: Notebook) -> None:
-    (bundle,) = kit.run("%torchprof -n 4 -w 1 train_step()").bundles
+    (bundle,) = kit.run("%torchprof -v -n 4 -w 1 train_step()").bundles
     text = " ".join(bundle["text/plain"].split())
     assert "Note: the step ran 8 times: warm-up, profiled, then unprofiled; `-r 1`" in text
     (bundle,) = kit.run("%torchprof train(12)").bundles

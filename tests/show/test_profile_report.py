@@ -70,9 +70,9 @@ def _document(profile: Profile) -> Document:
 def test_text_and_html_say_the_same(profile: Profile) -> None:
     text, shown = show.text(profile), html.unescape(show.html(profile)).replace("\xa0", " ")
     view = _document(profile)
-    assert " ".join(text.split()).startswith(view.sentence)
-    assert f">{view.sentence}</h3>" in shown
-    for line in (*view.foot, *view.warnings, *view.lines):
+    assert text.startswith(view.headline)
+    assert f">{view.headline}</h3>" in shown
+    for line in (view.sentence, *view.foot, *view.warnings, *view.lines):
         assert line in shown
         assert " ".join(line.split()) in " ".join(text.split())
     for lane in view.bars:
@@ -121,12 +121,10 @@ def test_a_verdict_without_a_finding_says_so_and_what_to_try() -> None:
     p = explain(load(cpu_training(6).json()))
     assert (p.diagnosis.bound_by, p.diagnosis.findings) == ("compute", ())
     for shown in (show.brief(p), show.text(p), show.markdown(p), html.unescape(show.html(p))):
-        said = " ".join(shown.split())
-        after = said.partition("What to do")[2]
-        assert "No rule of perfkit knows a cure for this." in after
-        assert said.count("No rule of perfkit") == 1
-        assert f"Costliest operator: {p.operators[0].name}, " in said.replace("\\_", "_")
-        assert "precision, batch size, torch.compile" in after
+        said = " ".join(shown.split()).replace("\\_", "_")
+        assert said.count("No rule of perfkit knows a cure for this.") == 1
+        assert f"Costliest operator: {p.operators[0].name}, " in said
+        assert "precision, batch size, torch.compile" in said.replace("\\", "")
         assert "perfkit.peaks()" not in said, "a trace of another machine has no peaks here"
     here = replace(p, cost=Cost(None, None, 6, 0, 0.1, 0.2, 10))
     # that of the command may be of another number of threads, and bring nothing here

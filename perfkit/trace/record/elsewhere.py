@@ -155,6 +155,14 @@ class Elsewhere:
         """Whether there is enough of it."""
         return self.share >= _LEAST_SHARE and self.seconds >= _LEAST_S
 
+    def headline(self) -> str:
+        """The longest of it, in a few words."""
+        longest = self.stretches[0]
+        if longest.seconds < _MOSTLY * self.seconds:
+            return f"{fmt_share(self.share)} of the time is not in the steps."
+        share = fmt_share(min(longest.seconds / self.region_s, 1.0))
+        return f"{share} of the time is {longest.when.partition(' (')[0]}."
+
     def sentence(self) -> str:
         """Where the time was, in words; empty where there is little of it."""
         if not self.is_worth_a_word:

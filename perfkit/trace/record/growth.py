@@ -52,6 +52,10 @@ class Growth:
     line_share: float = 0.0
     phase: str = ""
 
+    def headline(self) -> str:
+        """The same in a few words."""
+        return f"Steps grow: {fmt_ms(self.first_ms)} → {fmt_ms(self.last_ms)}."
+
     def sentence(self) -> str:
         """The same in words, without the full stop."""
         where_it_is = ", ".join(filter(None, (self.phase, f"at {self.place}" * bool(self.place))))
