@@ -9,9 +9,6 @@ from perfkit.base.device import in_use
 from perfkit.base.heap import heap_bytes
 from perfkit.base.resident import resident_bytes
 
-_WHOLE_READINGS = 20
-_WHOLE_EVERY = 4
-
 Kind = Literal["allocated", "resident"]
 
 _LABELS: dict[Kind, str] = {
@@ -53,25 +50,3 @@ def footprint() -> Footprint:
     if not device.is_cpu and (held := sum(map(device.allocated, device.devices()))):
         return Footprint(held, "allocated")
     return Footprint(resident_bytes(), "resident", heap_bytes())
-
-
-class MemoryReader:
-    """Reads the footprint again and again, for a curve and a trend.
-
-    The first twenty readings are whole. Then three of four are of the resident size alone, which
-    takes a third of the time: the trend needs what malloc has handed out only now and then, and a
-    device that comes into use is seen with the next whole one.
-    """
-
-    def __init__(self) -> None:
-        self._n = 0
-        self._is_resident = False
-
-    def __call__(self) -> Footprint:
-        n = self._n
-        self._n = n + 1
-        if self._is_resident and n >= _WHOLE_READINGS and n % _WHOLE_EVERY:
-            return Footprint(resident_bytes(), "resident")
-        found = footprint()
-        self._is_resident = found.kind == "resident"
-        return found

@@ -1,8 +1,8 @@
 """Each training step, split into data wait and the rest, with its phases and garbage collections.
 
-The meter reads no clock: the loop knows when a batch was requested and when it arrived, and passes
-the times in. Memory is bounded: when the rows are full, every second one is dropped and only every
-second step is kept from then on, then every fourth, and so on. Sums stay exact.
+The meter reads no clock: whoever knows when steps end passes the times in. Memory is bounded: when
+the rows are full, every second one is dropped and only every second step is kept from then on, then
+every fourth, and so on. Sums stay exact.
 """
 
 from __future__ import annotations
@@ -48,76 +48,49 @@ class StepColumns:
 
 
 class StepMeter:
-    """Steps of one run, in order.
-
-    ``begin(t)`` starts a step, ``wait(dt)`` adds to its data wait, ``leave_out(dt)`` subtracts time
-    that is not the loop's, ``end(t)`` closes it and starts the next. All times are nanoseconds of
-    one clock. If the clock goes backwards, the step is 0, never negative; a wait is never longer
-    than its step.
+    """Steps of one run, in order. A step is never negative, and a wait never longer than its step.
 
     Attributes:
-        n: steps closed so far.
+        n: steps so far.
         total_ns, wait_total_ns: exact sums over all of them.
         stride: every ``stride``-th step is kept.
     """
 
-    __slots__ = (
-        "_began", "_capacity", "_rows", "_skip", "_wait", "n", "stride", "total_ns",
-        "wait_total_ns",
-    )  # fmt: skip
+    __slots__ = ("_capacity", "_rows", "_skip", "n", "stride", "total_ns", "wait_total_ns")
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         if capacity < 2 or capacity % 2:
             raise UsageError(f"a step meter's capacity is an even number ≥ 2, got {capacity}")
         self._rows = array("q")
         self._capacity = capacity * _N
-        self._began = self._wait = self._skip = 0
-        self.n = self.total_ns = self.wait_total_ns = 0
+        self._skip = self.n = self.total_ns = self.wait_total_ns = 0
         self.stride = 1
 
-    def begin(self, now_ns: int) -> None:
-        """Start a step here; time since the last ``end`` belongs to no step."""
-        self._began = now_ns
-        self._wait = 0
-
-    def wait(self, duration_ns: int) -> None:
-        """Add this much data wait to the current step."""
-        if duration_ns > 0:
-            self._wait += duration_ns
-
-    def leave_out(self, duration_ns: int) -> None:
-        """Subtract this much from the current step: it is the measurement's own time."""
-        if duration_ns > 0:
-            self._began += duration_ns
-
-    def end(self, now_ns: int, made_of: Sequence[int] = _NOTHING) -> tuple[int, int]:
-        """Close the step and start the next; return its duration and data wait in nanoseconds.
+    def add(self, step_ns: int, wait_ns: int, made_of: Sequence[int] = _NOTHING) -> tuple[int, int]:
+        """A step is over; return its duration and data wait as they are kept, in nanoseconds.
 
         Args:
-            now_ns: by the clock.
+            step_ns: how long it took.
+            wait_ns: its data wait.
             made_of: its phases and its garbage collections, in nanoseconds.
         """
-        step, wait = now_ns - self._began, self._wait
-        if step < 0:
-            step = 0
-        if wait > step:
-            wait = step
-        self._began = now_ns
-        self._wait = 0
+        if step_ns < 0:  # the clock went backwards
+            step_ns = 0
+        wait_ns = 0 if wait_ns < 0 else min(wait_ns, step_ns)
         self.n += 1
-        self.total_ns += step
-        self.wait_total_ns += wait
+        self.total_ns += step_ns
+        self.wait_total_ns += wait_ns
         if self._skip:
             self._skip -= 1
-            return step, wait
-        self._rows.extend((step, wait, *made_of))
+            return step_ns, wait_ns
+        self._rows.extend((step_ns, wait_ns, *made_of))
         self._skip = self.stride - 1
         if len(self._rows) == self._capacity:
             # the next step to keep is already on the wider grid
             kept = np.frombuffer(self._rows, np.int64).reshape(-1, _N)[::2].tobytes()
             self._rows = array("q", kept)
             self.stride *= 2
-        return step, wait
+        return step_ns, wait_ns
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:

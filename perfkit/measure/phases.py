@@ -66,12 +66,16 @@ class Phases:
     It cannot raise into the program: where it fails it takes its hooks away, and :attr:`failure`
     says why.
 
+    Attributes:
+        is_on: whether it measures.
+
     Args:
         now: the clock, in nanoseconds.
     """
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
         self._now = now
+        self.is_on = False
         self._instrument = Instrument("the phases of the steps", switch_off=self._silence)
         self._thread_id = 0
         self._undo: list[Callable[[], None]] = []
@@ -137,11 +141,6 @@ class Phases:
         return self._instrument.failure
 
     @property
-    def is_on(self) -> bool:
-        """Whether it measures."""
-        return bool(self._undo)
-
-    @property
     def current(self) -> str:
         """The phase that runs; may be asked for in any thread."""
         return PHASES[self._phase] if self._phase < len(PHASES) else "evaluation"
@@ -159,6 +158,7 @@ class Phases:
             raise
         if self.failure is not None:
             self._unhook()  # what was in place when it failed
+        self.is_on = bool(self._undo)
         self._phase, self._since = _OTHER, 0
         self._ns = [0] * _N
         self._waited = 0
@@ -242,7 +242,7 @@ class Phases:
                 call()
 
     def _unhook(self) -> None:
-        self._thread_id = 0
+        self._thread_id, self.is_on = 0, False
         with self._instrument.guard("ending"):
             surely(self._unhook_all)
 

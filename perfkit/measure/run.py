@@ -44,8 +44,6 @@ _EARLY_PERIOD_NS = 100_000_000
 # up none: the first takes tens of milliseconds (imports, code that runs for the first time), which
 # says nothing about the next.
 _REST_AFTER_EARLY_UPDATE, _REST_AFTER_UPDATE = 400, 4500
-# Shorter loops are not asked what else the machine does.
-_MARK_FROM_NS = 100_000_000
 # One update in eleven days: anything slower is no update at all, and tiny rates overflow.
 _LEAST_HZ = 1e-6
 _LONGEST_NAME = 80
@@ -89,8 +87,8 @@ class WatchedRun(Generic[_Batch]):
         observer: shows the run.
         hz: updates per second.
         now: the clock, in nanoseconds.
-        read_memory: called only at updates; by default a
-            :class:`~perfkit.measure.footprint.MemoryReader`.
+        read_memory: called only at updates; by default
+            :func:`~perfkit.measure.footprint.footprint`.
         mark: starts to observe what else the machine does.
 
     Raises:
@@ -124,7 +122,6 @@ class WatchedRun(Generic[_Batch]):
             fetches=True,
             now=now,
             mark=mark,
-            mark_from_ns=_MARK_FROM_NS,
             read_memory=read_memory,
             pace=_LivePace(hz),
         )
@@ -132,7 +129,6 @@ class WatchedRun(Generic[_Batch]):
         self._batch_size = 0
         self._batch_bytes: int | None = None
         self._has_workers = False
-        self._peeks = 0  # loops that took one batch and asked for no second one
         self._ended_before = "not started"
         self._unfinished = 0
         self._instrument = Instrument("perfkit.watch")
@@ -345,7 +341,6 @@ class WatchedRun(Generic[_Batch]):
         if took_one and not self._all_handed_out:  # next(iter(watched)): a look, and no epoch
             self.tracker.unhook()
             self.tracker.epochs -= 1
-            self._peeks += 1
             self._ended = self._ended_before
         else:
             self._ended = self._left_words() if ended == _LEFT else ended
@@ -390,7 +385,6 @@ class WatchedRun(Generic[_Batch]):
             n_unfinished=self._unfinished + over,
             batch_size=self._batch_size if tracker.samples else None,
             one_shot=hasattr(type(self._loader), "__next__"),
-            n_peeks=self._peeks,
             problems=(*self._problems, *(f.sentence() for f in failed if f is not None)),
             batch_bytes=self._batch_bytes or None,
         )

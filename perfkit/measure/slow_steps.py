@@ -17,8 +17,12 @@ from perfkit.measure.meter import StepColumns
 _Array = npt.NDArray[np.float64]
 _Mask = npt.NDArray[np.bool_]
 
-# Slow steps count where they cost this share of the run, beyond what ordinary steps take …
-_LEAST_EXCESS = 0.05
+# A mean far above the median: long steps at intervals, such as from workers that deliver in bursts.
+# Steps of more than twice the median are the long ones.
+_UNEVEN_FROM, _LONG_FROM = 1.5, 2.0
+# In a run that is less uneven, steps beyond this many medians are slow where they cost this share
+# of the run, beyond what ordinary steps take …
+_SLOW_FROM, _LEAST_EXCESS = 1.5, 0.05
 # … and each is clearly beyond the spread of the ordinary ones, in interquartile ranges (Tukey).
 _FAR_IQR = 3.0
 # Below so many steps there is no ordinary one to compare with.
@@ -41,13 +45,15 @@ _NAMES = {
 }
 
 
-def stands_out(step_ms: _Array, median: float, long_from: float) -> _Mask:
+def stands_out(step_ms: _Array, median: float) -> _Mask:
     """Which steps are slow, beyond the run's own spread; none where they cost little."""
+    if float(step_ms.mean()) > _UNEVEN_FROM * median > 0:
+        return np.asarray(step_ms > _LONG_FROM * median)
     none = np.zeros(len(step_ms), dtype=bool)
     if len(step_ms) < _LEAST_STEPS or median <= 0:
         return none
     low, high = np.quantile(step_ms, [0.25, 0.75])
-    slow = (step_ms > long_from * median) & (step_ms > high + _FAR_IQR * (high - low))
+    slow = (step_ms > _SLOW_FROM * median) & (step_ms > high + _FAR_IQR * (high - low))
     excess = float((step_ms[slow] - median).sum())
     return slow if excess >= _LEAST_EXCESS * float(step_ms.sum()) else none
 

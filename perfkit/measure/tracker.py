@@ -21,8 +21,7 @@ from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
 from perfkit.base.machine.dataloader_stats import DataLoaderSampler
 from perfkit.base.uninterrupted import Uninterrupted, surely
-from perfkit.measure.footprint import Footprint, MemoryReader
-from perfkit.measure.groups import group_size
+from perfkit.measure.footprint import Footprint, footprint
 from perfkit.measure.loader_wait import LoaderWait
 from perfkit.measure.meter import CollectorTime, StepMeter
 from perfkit.measure.phases import PHASES, Phases
@@ -32,12 +31,10 @@ from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
 # Memory readings kept; when full, every second one is dropped.
 _MOST_READINGS = 2048
-# A mark of what else the machine does costs some 10 ms, which are in no step. Of many short loops
-# some are marked: as many as make up this share of their time.
-_COVERED = 0.25
-# A shorter look at the machine says nothing (see perfkit.base.machine.cpu_contention).
-_SHORTEST_NS = 200_000_000
-# A loop this long is always marked, and is long enough to say why it waits.
+# A mark of what else the machine does costs some 10 ms, which are in no step: shorter loops have
+# none. A shorter look says nothing (see perfkit.base.machine.cpu_contention).
+_MARK_FROM_NS, _SHORTEST_NS = 500_000_000, 200_000_000
+# A loop this long is long enough to say why it waits.
 _LONG_NS = 2_000_000_000
 _DATA, _EVALUATION, _CHECKPOINT = map(PHASES.index, ("data_wait", "evaluation", "checkpoint"))
 _NO_PHASES = (0,) * len(PHASES)
@@ -53,8 +50,7 @@ class Update:
         step_ms, wait_ms: their durations and data waits; means where steps were merged.
         memory: the current reading.
         epoch: its number, from 1.
-        done: steps of this epoch that are over; of several batches where these are fetched
-            together.
+        done: steps of this epoch that are over.
         total: steps per epoch, if known.
         elapsed_s: seconds since this epoch began.
         steps_per_s, samples_per_s: since the last update; None if unknown.
@@ -133,7 +129,6 @@ class StepTracker:
         n_left_out: after so many steps :attr:`samples_at` is taken.
         now: the clock, in nanoseconds.
         mark: begins to look at what else the machine does; None where the caller looks itself.
-        mark_from_ns: shorter loops are not marked.
         read_memory: called only at updates.
         pace: when updates come.
 
@@ -159,7 +154,6 @@ class StepTracker:
         n_left_out: int = 0,
         now: Callable[[], int] = time.perf_counter_ns,
         mark: Callable[[], ContentionMark] | None = None,
-        mark_from_ns: int = 0,
         read_memory: Callable[[], Footprint] | None = None,
         pace: Pace | None = None,
     ) -> None:
@@ -184,7 +178,7 @@ class StepTracker:
         self._batch_samples: int | None = None
         self.uses_loader = fetches
         self.memory: list[tuple[int, Footprint]] = []
-        self._read_memory = read_memory or MemoryReader()
+        self._read_memory = read_memory or footprint
         self.phase_ns = list(_NO_PHASES)
         self.after_ns = list(_NO_PHASES)
         self.epochs = 0
@@ -193,7 +187,6 @@ class StepTracker:
         self._pace = pace or Pace()
         self._due_ns = 0
         self._seen = (0, 0, 0, 0)  # steps, samples, total ns, wait ns at the last update
-        self._grouped = (0, 1)  # at so many steps: batches a step
         self._epoch: weakref.ref[Any] | None = None  # the iterator that the steps' batches are from
         self._epoch_from = 0
         self._epoch_began_ns = 0
@@ -201,10 +194,9 @@ class StepTracker:
         self._loop: CodeType | None = None
         self._is_on = False
         self._began_ns = 0
-        self._make_mark, self._mark_from_ns = mark, mark_from_ns
+        self._make_mark = mark
         self._mark: ContentionMark | None = None
         self._marked_ns = 0
-        self._looped_ns = self._judged_ns = 0  # loops that are over, and those marked
         self._busy: CpuContention | None = None
         self.looks: DataLoaderSampler | None = None
 
@@ -251,17 +243,13 @@ class StepTracker:
         """
         self.unhook()
         now_ns = self._now() if until_ns is None else until_ns
-        looped_ns = max(now_ns - self._began_ns, 0)
         with self._machine.guard("ending"):
             mark, self._mark = self._mark, None
-            if mark is not None:
-                self._judged_ns += looped_ns
-                if now_ns - self._marked_ns >= _SHORTEST_NS:
-                    busy = mark.until_now()
-                    self._busy = busy if self._busy is None else self._busy.and_then(busy)
+            if mark is not None and now_ns - self._marked_ns >= _SHORTEST_NS:
+                busy = mark.until_now()
+                self._busy = busy if self._busy is None else self._busy.and_then(busy)
             if self.looks is not None and until_ns is None:
                 self.looks.look(now=True)
-        self._looped_ns += looped_ns
         if self.meter.n > self._seen[0]:
             self._update(self._now())
 
@@ -277,7 +265,7 @@ class StepTracker:
             self.phases.stop()
             if self.phases.failure is None:
                 taken = self.phases.take(0)
-                self._add(taken)
+                self.phase_ns[:] = map(operator.add, self.phase_ns, taken)
                 self.after_ns[:] = map(operator.add, self.after_ns, taken)
         if self.loader is not None:
             self.loader.__exit__()
@@ -300,29 +288,32 @@ class StepTracker:
             ended_ns: by the clock.
             fetched: its data wait in nanoseconds and its samples, where they were taken before.
         """
-        meter = self.meter
+        meter, loader = self.meter, self.loader
         wait_ns, samples = fetched or self.fetched()
-        meter.begin(began_ns)
+        step_ns = ended_ns - began_ns
         taken = _NO_PHASES
         if self.phases.is_on:
             taken = self.phases.take(ended_ns)
-            self._add(taken)
-            if taken[_EVALUATION] and self.loader is not None:
+            self.phase_ns[:] = map(operator.add, self.phase_ns, taken)
+            if taken[_EVALUATION] and loader is not None:
                 wait_ns = taken[_DATA]  # what was counted has that of the evaluation, too
                 samples = self._batch_samples
             if self._steps_only:
-                meter.leave_out(taken[_EVALUATION] + taken[_CHECKPOINT])
+                step_ns -= taken[_EVALUATION] + taken[_CHECKPOINT]
         self._batch_samples = samples
-        meter.wait(wait_ns)
-        step_ns, wait_ns = meter.end(ended_ns, (*taken, self._collector.take()))
+        step_ns, wait_ns = meter.add(step_ns, wait_ns, (*taken, self._collector.take()))
         if wait_ns or samples:
             self.uses_loader = True
         if self.samples is not None:
             self.samples = None if samples is None else self.samples + samples
         if meter.n == self.n_left_out:
             self.samples_at = self.samples
-        if self.loader is not None:
-            self._note_source(began_ns, ended_ns)
+        if loader is not None and loader.source is not self._epoch:
+            self._epoch = loader.source
+            self.epochs += 1
+            self._epoch_from, self._epoch_began_ns = meter.n - 1, began_ns
+        if loader is not None and meter.n == 1:
+            self._epoch_began_ns = ended_ns  # its first step also holds the set-up
         if meter.n == self._epoch_from + 1:
             self.starts.append((self._epoch_from, step_ns, wait_ns))
         if ended_ns >= self._due_ns:
@@ -339,22 +330,6 @@ class StepTracker:
         wait_s, samples = self.loader.take()
         return round(wait_s * 1e9), samples
 
-    def _add(self, taken: tuple[int, ...]) -> None:
-        self.phase_ns[:] = map(operator.add, self.phase_ns, taken)
-
-    def _note_source(self, began_ns: int, ended_ns: int) -> None:
-        """An epoch is what one iterator of a DataLoader gives."""
-        assert self.loader is not None
-        source = self.loader.source
-        if source is not self._epoch:
-            self._epoch = source
-            self.epochs += 1
-            self._epoch_from = self.meter.n - 1
-            self._epoch_began_ns = began_ns
-        if self.meter.n == 1:
-            # the first step also holds the set-up, which says nothing of how long the rest takes
-            self._epoch_began_ns = ended_ns
-
     def _read_and_tell(self, now_ns: int) -> None:
         before, samples_before, total_ns, wait_ns = self._seen
         meter = self.meter
@@ -364,10 +339,9 @@ class StepTracker:
             spent_ns = meter.total_ns - total_ns
             per_s = 1e9 / spent_ns if spent_ns > 0 else None
             samples = (self.samples or 0) - samples_before
-            group = self._group()
-            numbers, step_ms, wait_ms = points_since(meter, before, self.starts, group)
+            numbers, step_ms, wait_ms = points_since(meter, before, self.starts)
             waited_ns = meter.wait_total_ns - wait_ns
-            done, total = self._position(group)
+            done, total = self._position()
             self._on_update(
                 Update(
                     numbers=numbers,
@@ -378,7 +352,7 @@ class StepTracker:
                     done=done,
                     total=total,
                     elapsed_s=max(now_ns - self._epoch_began_ns, 0) / 1e9,
-                    steps_per_s=(meter.n - before) / group * per_s if per_s else None,
+                    steps_per_s=(meter.n - before) * per_s if per_s else None,
                     samples_per_s=samples * per_s if per_s and samples > 0 else None,
                     wait_share=waited_ns / spent_ns if spent_ns > 0 and self.uses_loader else None,
                 )
@@ -391,37 +365,25 @@ class StepTracker:
             self._look_at_machine(after_ns)
         self.update_ns += max(self._now() - now_ns, 0)
 
-    def _group(self) -> int:
-        """How many batches make a step where each is told; asked again as the run grows."""
-        asked_at, group = self._grouped
-        if self.loader is None and 4 * self.meter.n >= 5 * asked_at:
-            is_whole = self.meter.stride == 1
-            group = group_size(self.meter.step_ms, self.meter.wait_ms) if is_whole else 1
-            self._grouped = self.meter.n, group
-        return group
-
-    def _position(self, group: int) -> tuple[int, int | None]:
+    def _position(self) -> tuple[int, int | None]:
         """Steps of this epoch that are over, and how many it has; all steps where unknown."""
         n = self.meter.n - self._epoch_from
         if self.loader is None:
-            return n // group, None if self._expected is None else -(-self._expected // group)
+            return n, self._expected
         iterator = self._epoch() if self._epoch is not None else None
         position = None if iterator is None else torch_compat.loader_position(iterator)
         if position is None:
             return self.meter.n, None
         fetched, total = position
-        group = max(round(fetched / max(n, 1)), 1)
-        return fetched // group, -(-total // group)
+        each = max(round(fetched / max(n, 1)), 1)  # batches a step
+        return fetched // each, -(-total // each)
 
     def _mark_and_look(self, now_ns: int) -> None:
         if self._make_mark is None:
             return
         looped_ns = now_ns - self._began_ns
-        if self._mark is None:
-            is_due = self._judged_ns <= _COVERED * (self._looped_ns + looped_ns)
-            if looped_ns >= (self._mark_from_ns if is_due else _LONG_NS):
-                self._mark = self._make_mark()
-                self._marked_ns = now_ns
+        if self._mark is None and looped_ns >= _MARK_FROM_NS:
+            self._mark, self._marked_ns = self._make_mark(), now_ns
         if looped_ns >= _LONG_NS:
             if self.looks is None:
                 self.looks = DataLoaderSampler()
@@ -451,7 +413,7 @@ class StepTracker:
         found: dict[str, Any] = {
             "name": name,
             "ended": ended,
-            "n_batches": meter.n,
+            "n_steps": meter.n,
             "n_epochs": max(self.epochs, 1),
             "numbers": meter.numbers,
             "step_ms": meter.step_ms,
@@ -462,7 +424,6 @@ class StepTracker:
             "memory": tuple(self.memory),
             "wall_s": wall_s,
             "update_s": self.update_ns / 1e9,
-            "may_be_grouped": self.loader is None,
             "waits_known": self.uses_loader,
             "phase_ns": self.phases.told(self.phase_ns),
             "columns": meter.columns if are_known else None,

@@ -20,7 +20,6 @@ from perfkit.base.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_shar
 from perfkit.measure import slow_steps
 from perfkit.measure._student import t_quantile
 from perfkit.measure.footprint import Footprint
-from perfkit.measure.groups import group_ends, group_size
 from perfkit.measure.loader_cause import LoaderCause, loader_cause
 from perfkit.measure.meter import StepColumns
 from perfkit.measure.phases import PHASES
@@ -40,17 +39,9 @@ _FEWEST_STEPS = 3
 # Further steps left out after the first: caches, cuDNN's choice of algorithm, compilation.
 _WARM_UP_STEPS = 2
 _WARM_UP_AWAY_FROM = 10
-# A mean far above the median: long steps at intervals, such as from workers that deliver in bursts.
-# Steps of more than twice the median are the long ones.
-_UNEVEN_FROM = 1.5
-_LONG_FROM = 2.0
-# Of less uneven steps, those beyond this many medians.
-_SLOW_FROM = 1.5
 # They come "every 10th" step if this share of the distances between them is the same.
 _REGULAR = 0.8
 _LISTED = 3
-# Long steps of which none is longer than another by more than this have one length in words.
-_ALIKE = 1.25
 # The sentence mentions the loader's start if it takes a tenth of the run.
 _STARTS_FROM = 0.1
 # Memory creeps if it clearly grows, by more than caches do over the run: an allocator's counter is
@@ -58,9 +49,6 @@ _STARTS_FROM = 0.1
 # steps: 12 to 45 KiB, most of it early; `total = total + loss` keeps 6.4 KiB a step, 2.3 MiB.
 _CREEP_FROM_BYTES = {"allocated": 256 * 1024, "resident": 2**20}
 _GROWING = {"allocated": "allocated memory", "resident": "memory in use (malloc)"}
-# A resident size that rises by so many times what stays, and by so much: losses of a transformer
-# that were kept with their graphs (84 KiB a step) made it rise by 22 MiB a step, numbers did not.
-_HELD_AROUND, _HELD_BYTES = 4, 64 * 2**20
 _SHARE_BINS = 20
 _CURVE_POINTS = 2000
 _CONFIDENCE = 0.95
@@ -74,7 +62,7 @@ class RunFacts:
 
     name: str
     ended: str
-    n_batches: int
+    n_steps: int
     n_epochs: int
     numbers: npt.NDArray[np.int64]
     step_ms: _Array
@@ -89,12 +77,10 @@ class RunFacts:
     n_unfinished: int = 0
     batch_size: int | None = None
     one_shot: bool = False
-    n_peeks: int = 0
     busy: CpuContention | None = None
     during: Callable[[set[int]], str] = lambda _steps: ""
     loading: DataLoaderStats | None = None
     batch_bytes: int | None = None
-    may_be_grouped: bool = True  # False where a step is known to be one
     waits_known: bool = True  # False where no DataLoader was seen, and data may come otherwise
     phase_ns: tuple[int, ...] = ()  # of each of PHASES, of the whole run
     columns: StepColumns | None = None  # of the same steps as step_ms
@@ -168,7 +154,7 @@ class RunSummary(Shown):
         sentence: the verdict.
         ended: ``"finished"``, ``"ended after 80 of 100 batches"`` (by a break, a trainer's limit
             of steps, an exception), ``"interrupted"`` or what the loader raised.
-        n_steps: steps that were completed, of ``group`` batches each.
+        n_steps: steps that were completed.
         n_epochs: loops over the loader; a look at a single batch is none.
         wall_s: seconds from the beginning to the end of these loops.
         step: duration of a step in ms, without warm-up and first steps of epochs; None if no step
@@ -188,9 +174,6 @@ class RunSummary(Shown):
         provenance: where and when it was measured.
         n_unfinished: last steps of loops that never asked for another batch (the loop was left, or
             its driver counts batches). They are not timed and not counted elsewhere.
-        group: batches per step; more than 1 if several are fetched at a time, as for gradient
-            accumulation.
-        n_batches: batches of the completed steps and of the one that was left.
         busy: what else the machine was doing; None for very short runs.
         phases: where the time of the whole run went, all of it; empty where that was not watched.
         why_waiting: why the loader is slow; None if it is not, or if that is not known.
@@ -218,8 +201,6 @@ class RunSummary(Shown):
     warnings: tuple[str, ...]
     provenance: Provenance
     n_unfinished: int = 0
-    group: int = 1
-    n_batches: int = 0
     busy: CpuContention | None = None
     phases: tuple[PhaseTime, ...] = ()
     why_waiting: LoaderCause | None = None
@@ -233,19 +214,14 @@ class RunSummary(Shown):
 def summarize_run(facts: RunFacts) -> RunSummary:
     """Figures and verdict of a run, from what was counted."""
     steps, notes = _steady(facts)
-    step_ms, group = steps.step_ms, steps.group
+    step_ms = steps.step_ms
     step = summarize(step_ms, unit="ms") if len(step_ms) else None
     share, low, high = (
         _wait_share(step_ms, steps.wait_ms) if facts.waits_known else (None, None, None)
     )
-    readings = tuple((batch / group, reading) for batch, reading in facts.memory)
     per_s = 1e3 / facts.total_ms if facts.total_ms > 0 else None
-    batches_per_s = facts.n_batches * per_s if per_s else None
+    steps_per_s = facts.n_steps * per_s if per_s else None
     on_gpu = not in_use().is_cpu
-    if facts.n_peeks and facts.n_epochs:
-        notes.append(
-            f"{plural(facts.n_peeks, 'loop')} took one batch and no second: counted as no epoch"
-        )
     if step is not None:
         if on_gpu:
             notes.append(
@@ -260,7 +236,7 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         name=facts.name,
         sentence="",
         ended=facts.ended,
-        n_steps=steps.n_all,
+        n_steps=facts.n_steps,
         n_epochs=facts.n_epochs,
         wall_s=facts.wall_s,
         step=step,
@@ -270,12 +246,12 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         wait_high=high,
         batch_size=facts.batch_size,
         samples_per_s=facts.samples * per_s if facts.samples and per_s else None,
-        steps_per_s=batches_per_s / group if batches_per_s else None,
+        steps_per_s=steps_per_s,
         starts_ms=tuple(wait for _, _, wait in facts.starts),
         drift=drift_of(step_ms) if len(step_ms) else None,
-        memory=_memory_use(readings),
+        memory=_memory_use(facts.memory),
         update_share=facts.update_s / whole_s if whole_s > 0 else 0.0,
-        curve=_curve(steps, readings),
+        curve=_curve(steps, facts.memory),
         warnings=(*notes, *facts.problems),
         provenance=stamp(
             "measured here",
@@ -283,8 +259,6 @@ def summarize_run(facts: RunFacts) -> RunSummary:
             device=None if on_gpu else "cpu",
         ),
         n_unfinished=facts.n_unfinished,
-        group=group,
-        n_batches=facts.n_batches,
         busy=facts.busy,
         phases=tuple(
             PhaseTime(name, ns / 1e9, ns / phases_ns)
@@ -294,7 +268,7 @@ def summarize_run(facts: RunFacts) -> RunSummary:
             facts.loading,
             lost=share or 0.0,
             batch_bytes=facts.batch_bytes,
-            batches_per_s=batches_per_s,
+            batches_per_s=steps_per_s,
         ),
     )
     return replace(summary, sentence=_sentence(facts, steps, summary))
@@ -302,56 +276,26 @@ def summarize_run(facts: RunFacts) -> RunSummary:
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps that stand for the run, each of ``group`` batches; ``n_all`` of them there were.
-
-    ``numbers`` are the steps' own, from 0; ``batches`` says which batch each ends with.
-    """
+    """The steps that stand for the run, by number from 0."""
 
     numbers: npt.NDArray[np.int64]
-    batches: npt.NDArray[np.int64]
     step_ms: _Array
     wait_ms: _Array
-    group: int
-    n_all: int
     columns: StepColumns | None = None
-
-
-def _group(facts: RunFacts) -> int:
-    if not facts.may_be_grouped:
-        return 1
-    thinned = len(facts.numbers) > 1 and facts.numbers[1] - facts.numbers[0] > 1
-    return 1 if thinned else group_size(facts.step_ms, facts.wait_ms)
 
 
 def _steady(facts: RunFacts) -> tuple[_Steps, list[str]]:
     """The steps that represent the run: no first step of an epoch, no warm-up."""
-    group = _group(facts)
-    numbers = batches = facts.numbers
-    step_ms, wait_ms, n_all = facts.step_ms, facts.wait_ms, facts.n_batches
-    first = np.isin(batches, [number for number, _, _ in facts.starts])
-    notes = []
-    if group > 1:
-        ends = group_ends(step_ms, wait_ms)
-        begins, upto = np.concatenate([[0], ends[:-1] + 1]), int(ends[-1]) + 1
-        step_ms, wait_ms = (np.add.reduceat(c[:upto], begins) for c in (step_ms, wait_ms))
-        first = np.add.reduceat(first[:upto].astype(int), begins) > 0
-        numbers, batches, n_all = np.arange(len(ends)), batches[ends], len(ends)
-        notes.append(
-            f"{group} batches are fetched before there is work, as with gradient accumulation: "
-            f"a step is {group} batches"
-        )
-    keep = ~first
-    if n_all >= _WARM_UP_AWAY_FROM:
+    notes, numbers, columns = [], facts.numbers, facts.columns
+    keep = ~np.isin(numbers, [number for number, _, _ in facts.starts])
+    if facts.n_steps >= _WARM_UP_AWAY_FROM:
         keep &= numbers > _WARM_UP_STEPS
-    if facts.n_batches and not keep.any():
+    if facts.n_steps and not keep.any():
         keep = np.ones_like(keep)
         notes.append("every step is the first of its epoch: starting the loader is part of each")
-    columns = facts.columns
     if columns is not None:
-        same = group == 1 and len(columns.gc_ms) == len(keep)
-        columns = columns.at(np.flatnonzero(keep)) if same else None
-    kept = _Steps(numbers[keep], batches[keep], step_ms[keep], wait_ms[keep], group, n_all, columns)
-    return kept, notes
+        columns = columns.at(np.flatnonzero(keep))
+    return _Steps(numbers[keep], facts.step_ms[keep], facts.wait_ms[keep], columns), notes
 
 
 def _wait_share(
@@ -377,7 +321,7 @@ def _wait_share(
     return share, max(share - half, 0.0), min(share + half, 1.0)
 
 
-def _memory_use(readings: Sequence[tuple[float, Footprint]]) -> MemoryUse | None:
+def _memory_use(readings: Sequence[tuple[int, Footprint]]) -> MemoryUse | None:
     if not readings:
         return None
     held = np.array([reading.n_bytes for _, reading in readings], dtype=np.float64)
@@ -392,7 +336,7 @@ def _memory_use(readings: Sequence[tuple[float, Footprint]]) -> MemoryUse | None
     )
 
 
-def _creep(readings: Sequence[tuple[float, Footprint]]) -> Trend | None:
+def _creep(readings: Sequence[tuple[int, Footprint]]) -> Trend | None:
     """Memory in use that grows clearly, by more than its counter's grain, in every third of the
     run.
 
@@ -426,7 +370,7 @@ def _grows_in_each(used: _Array, steps: _Array, slope: float) -> bool:
     return True
 
 
-def _curve(steps: _Steps, readings: Sequence[tuple[float, Footprint]]) -> RunCurve:
+def _curve(steps: _Steps, readings: Sequence[tuple[int, Footprint]]) -> RunCurve:
     numbers = steps.numbers
     columns: list[_Array] = [numbers.astype(np.float64) + 1, steps.step_ms, steps.wait_ms]
     if len(numbers) > _CURVE_POINTS:
@@ -443,34 +387,30 @@ def _curve(steps: _Steps, readings: Sequence[tuple[float, Footprint]]) -> RunCur
 
 
 def _sentence(facts: RunFacts, steps: _Steps, run: RunSummary) -> str:
-    step, share, busy = run.step, run.wait_share, run.busy
+    step, share, busy, why = run.step, run.wait_share, run.busy, run.why_waiting
     if step is None or (share is None and facts.waits_known):
         return _no_step(facts)
-    waited = "" if share is None else f"{fmt_share(share)} of {{}} waited for the loader"
     first = ""
     if busy is not None:
-        first = "".join(f"{sentence} " for sentence in busy.held_back_by())
+        first = "".join(f"{one} " for one in busy.held_back_by())
+        if busy.is_busy or busy.spoils:
+            first = f"{busy.sentence()} {first}"
         if busy.spoils:
-            waited = waited and "; " + waited.format("the time")
             return (
-                f"{busy.sentence()} {first}So these times say little about your loop: watch it "
-                f"again on a quiet machine. (Median step {fmt_ms(step.median)}, from "
-                f"{fmt_ms(step.minimum)} to {fmt_ms(step.maximum)}{waited}.)"
+                f"{first}So these times say little about your loop: watch it again on a quiet "
+                f"machine. (Median step {fmt_ms(step.median)}, from {fmt_ms(step.minimum)} to "
+                f"{fmt_ms(step.maximum)}.)"
                 f"{_growth(steps, None, run.memory)}"  # no load of others makes memory of ours grow
             )
-        if busy.is_busy:
-            first = f"{busy.sentence()} {first}"
     if step.n < _FEWEST_STEPS:
-        waited = waited and ": " + waited.format(fmt_ms(float(steps.step_ms.sum())))
         return (
-            f"{first}Only {plural(step.n, 'step')} could be timed, too few for a verdict{waited}."
+            f"{first}Only {plural(step.n, 'step')} could be timed, too few for a verdict."
             f"{_growth(steps, None, run.memory)}"
         )
-    parts = [*_bound_by_data(run, step), *_uneven_parts(facts, steps, step.median)]
+    parts = [*_bound_by_data(run, step), *_uneven(facts, steps, step.median)]
     starts = [number for number, _, _ in facts.starts]
-    if steps.group == 1 and (
-        slower := slow_steps.first_epoch(steps.batches, steps.step_ms, starts, steps.columns)
-    ):
+    slower = slow_steps.first_epoch(steps.numbers, steps.step_ms, starts, steps.columns)
+    if slower:
         parts.append(slower)
     elif run.drift is not None and run.drift.change < 0:
         parts.append(f"steps got {fmt_share(-run.drift.relative)} faster over the run")
@@ -482,7 +422,6 @@ def _sentence(facts: RunFacts, steps: _Steps, run: RunSummary) -> str:
             f"the first batch took {fmt_ms(float(np.median(run.starts_ms)))} {times} "
             f"({fmt_share(starting_ms / 1e3 / facts.wall_s)} of the run)"
         )
-    why = run.why_waiting
     because = "" if why is None else f" {why.sentence()}"
     return f"{first}{'; '.join(parts)}.{because}{_growth(steps, run.drift, run.memory)}"
 
@@ -504,10 +443,9 @@ def _bound_by_data(run: RunSummary, step: Summary) -> list[str]:
         else "Not data-bound"
     )
     between = "" if low is None or high is None else f" [{fmt_share(low)}, {fmt_share(high)}]"
-    of = "" if run.group == 1 else f" of {run.group} batches"
     said = [
-        f"{verdict}: {fmt_share(share)}{between} of each step{of} waits for the loader (median "
-        f"step {median})"
+        f"{verdict}: {fmt_share(share)}{between} of each step waits for the loader (median step "
+        f"{median})"
     ]
     if PARTLY_FROM <= share < 1:
         gain = 1 / (1 - share)
@@ -523,17 +461,13 @@ def _growth(steps: _Steps, drift: Trend | None, memory: MemoryUse | None) -> str
         # of a long run not every step is kept, and the first of each epoch is left out
         apart = np.ptp(steps.numbers) / max(len(steps.numbers) - 1, 1) or 1.0
         each, low, high = (fmt_ms(x / apart) for x in (drift.slope, drift.low, drift.high))
-        phase = (
-            ""
-            if steps.columns is None
-            else (slow_steps.growing_phase(steps.columns, steps.step_ms))
-        )
+        phase = slow_steps.growing_phase(steps.columns, steps.step_ms) if steps.columns else ""
         said.append(
             f"steps got {fmt_share(drift.relative)} slower over the run: {each} more with each "
             f"step [{low}, {high}]" + f" ({phase})" * bool(phase)
         )
-    grows = "" if memory is None else growing(memory)
-    words = " and ".join([*said, *filter(None, [grows])])
+    grows = growing(memory)
+    words = " and ".join(filter(None, [*said, grows]))
     words = words[:1].upper() + words[1:]
     if grows:
         return f" {words}; perfkit.find_leaks(step) shows what grows and what holds it."
@@ -546,55 +480,35 @@ def _growth(steps: _Steps, drift: Trend | None, memory: MemoryUse | None) -> str
     )
 
 
-def growing(memory: MemoryUse) -> str:
+def growing(memory: MemoryUse | None) -> str:
     """That its memory grows, in words; empty where it does not."""
-    creep = memory.creep
-    if creep is None:
+    creep = None if memory is None else memory.creep
+    if memory is None or creep is None:
         return ""
-    said = (
+    return (
         f"{_GROWING[memory.kind]} grows by {fmt_bytes(creep.slope)} a step "
         f"[{fmt_bytes(creep.low)}, {fmt_bytes(creep.high)}]"
     )
-    rose = memory.last_bytes - memory.first_bytes
-    if memory.kind == "resident" and rose >= max(_HELD_AROUND * creep.change, _HELD_BYTES):
-        said += (
-            f" (and the resident size by {fmt_bytes(rose)} over the run: small pieces that stay "
-            "can keep freed memory around them)"
-        )
-    return said
 
 
-def _uneven_parts(facts: RunFacts, steps: _Steps, median: float) -> list[str]:
-    """Of slow steps: by far, or, where it is known what they are made of, clearly."""
-    step_ms, mean = steps.step_ms, float(steps.step_ms.mean())
-    if median <= 0:
-        return []
-    by_far = mean > _UNEVEN_FROM * median
-    if by_far:
-        slow = step_ms > _LONG_FROM * median
-    elif steps.columns is not None:
-        slow = slow_steps.stands_out(step_ms, median, _SLOW_FROM)
-    else:
-        return []
+def _uneven(facts: RunFacts, steps: _Steps, median: float) -> list[str]:
+    """Which steps are slow, how slow, and what they are made of; nothing where none stands out."""
+    step_ms = steps.step_ms
+    slow = slow_steps.stands_out(step_ms, median)
     if not slow.any():
-        return [f"steps are uneven, their mean is {fmt_ms(mean)}"] if by_far else []
-    took, waited = step_ms[slow], steps.wait_ms[slow]
-    which, n = _which(steps.numbers[slow] + 1, len(step_ms)), len(took)
-    share = fmt_share(float(took.sum() / step_ms.sum()))
-    longest, shortest = float(took.max()), float(took.min())
-    times = f"{fmt_ms(float(np.median(took)))} (median)"
-    if longest > _ALIKE * shortest:
-        times = f"{fmt_ms(shortest)} to {fmt_ms(longest)}"
-    said = f"steps are uneven: {which} {times}, and together they are {share} of the time"
-    if n == 1:
-        said = f"steps are uneven: {which} {fmt_ms(longest)}, {share} of the time"
-    if float(waited.sum()) > float(took.sum()) / 2:
+        return []
+    took, numbers = step_ms[slow], steps.numbers[slow]
+    times = " to ".join(dict.fromkeys(map(fmt_ms, (float(took.min()), float(took.max())))))
+    together = "and together they are " if len(took) > 1 else ""
+    said = (
+        f"steps are uneven: {_which(numbers + 1, len(step_ms))} {times}, {together}"
+        f"{fmt_share(float(took.sum() / step_ms.sum()))} of the time"
+    )
+    if float(steps.wait_ms[slow].sum()) > float(took.sum()) / 2:
         return [f"{said}; in these the loop waits for the loader"]
-    if steps.columns is not None and (cause := slow_steps.cause(steps.columns, step_ms, slow)):
-        said = f"{said}; {cause}"
-    ends = steps.batches[slow].tolist()
-    line = facts.during({end - back for end in ends for back in range(steps.group)})
-    return [f"{said}; in these it runs {line}" if line else said]
+    why = slow_steps.cause(steps.columns, step_ms, slow) if steps.columns else ""
+    line = facts.during(set(numbers.tolist()))
+    return ["; ".join(filter(None, (said, why, line and f"in these it runs {line}")))]
 
 
 def _which(numbers: npt.NDArray[np.int64], n_of: int) -> str:
@@ -616,17 +530,10 @@ def _ordinal(n: int) -> str:
 
 
 def _no_step(facts: RunFacts) -> str:
-    if facts.n_epochs == 0 and facts.n_peeks:
-        return (
-            "Nothing watched: the loop took one batch and asked for no second, so no step was "
-            "timed."
-        )
     if facts.n_epochs == 0:
-        return "Nothing watched yet: the loop has not begun."
+        return "Nothing watched yet: no loop has asked for a second batch."
     if facts.ended == "running":
         return "No step is over yet."
-    if facts.n_batches:
-        return f"{facts.n_batches} steps took no time that the clock could show."
     if facts.ended != "finished":
         return f"No step was completed ({facts.ended})."
     hint = ": it is an iterator, which can be looped over only once" if facts.one_shot else ""

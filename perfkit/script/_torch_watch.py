@@ -172,6 +172,8 @@ class TorchWatch:
         """Data wait and samples of the step that ended then."""
         if not self.by_passes:
             self._watch_no_passes()  # an optimizer has stepped: what passes there were are its
+        if not self._passes:
+            return self.run.fetched()
         past = [one for one in self._passes if one[0] <= ended_s]
         del self._passes[: len(past)]
         taken = [(wait_ns, n) for _, wait_ns, n in past]

@@ -154,7 +154,7 @@ def _run(run: RunSummary) -> Document:
 def _extent(run: RunSummary) -> str:
     epochs = f" in {run.n_epochs} epochs" if run.n_epochs > 1 else ""
     wall = fmt_ms(1e3 * run.wall_s)
-    return f"{run.name}: {counted(run)}{epochs}, {wall}, {run.ended}{left(run)}"
+    return f"{run.name}: {plural(run.n_steps, 'step')}{epochs}, {wall}, {run.ended}{left(run)}"
 
 
 def phase_lines(run: RunSummary) -> tuple[str, ...]:
@@ -164,12 +164,6 @@ def phase_lines(run: RunSummary) -> tuple[str, ...]:
         return ()
     said = ", ".join(f"{one.name.replace('_', ' ')} {fmt_share(one.share)}" for one in told)
     return (f"All of its time, on the host: {said}.",)
-
-
-def counted(run: RunSummary) -> str:
-    """How many steps there were, in words, and of how many batches where of several."""
-    of = f" of {run.group} batches" if run.group > 1 else ""
-    return f"{plural(run.n_steps, 'step')}{of}"
 
 
 def left(run: RunSummary) -> str:

@@ -17,12 +17,12 @@ from perfkit.base.errors import MissingError, UsageError
 from perfkit.base.extras import needs
 from perfkit.base.machine import _host
 from perfkit.base.progress import write
-from perfkit.base.words import fmt_ms
+from perfkit.base.words import fmt_ms, plural
 from perfkit.measure.run import DEFAULT_HZ, WatchedRun, check_hz
 from perfkit.measure.tracker import Named, Observer, Update
 from perfkit.measure.verdict import RunSummary
 from perfkit.show.progress_line import ProgressLine, facts, progress, status
-from perfkit.show.timing import counted, left
+from perfkit.show.timing import left
 from perfkit.widgets._frontend import has_front_end
 
 _WITHOUT_A_CORE_HZ = 2.0
@@ -310,7 +310,7 @@ class _Line:
         self._ended_at = so_far
         epoch = f" {summary.n_epochs} epochs," if summary.n_epochs > 1 else ""
         write(
-            f"{self._name}:{epoch} {counted(summary)}, "
+            f"{self._name}:{epoch} {plural(summary.n_steps, 'step')}, "
             f"{fmt_ms(1e3 * summary.wall_s)}, {summary.ended}{left(summary)}. {summary.sentence}\n"
         )
 

@@ -115,7 +115,7 @@ def watch(clock):
         for one, names in (
             (run, ("_asked_ns", "_came_ns", "_began_ns")),
             (tracker, ("_began_ns", "_due_ns", "_epoch_began_ns", "_marked_ns")),
-            (tracker.meter, ("_began",)), (tracker.phases, ("_since",)),
+            (tracker.phases, ("_since",)),
         ):
             for name in names:
                 setattr(one, name, getattr(one, name) + gone_ns)

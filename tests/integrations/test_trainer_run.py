@@ -168,7 +168,7 @@ def test_a_short_phase_is_named_too(loop: Loop) -> None:
 def _trained(loop: Loop, mark: Any) -> TrainerRun:
     run = TrainerRun(live=False, now=loop.clock, mark=mark)
     run.begin("made")
-    for _ in range(8):
+    for _ in range(20):
         for batch in loop.loader:
             loop.backward(batch)
             loop.step()
@@ -198,7 +198,7 @@ def test_a_look_at_the_machine_that_fails_costs_only_itself(loop: Loop) -> None:
 
     for mark in (Broken, raises):
         summary = _trained(loop, mark).summary
-        assert summary.n_steps == 32
+        assert summary.n_steps == 80
         assert "the look at the machine failed" in " ".join(summary.warnings)
 
 

@@ -13,12 +13,8 @@ MS = 1_000_000
 
 def metered(steps: list[tuple[int, int]], capacity: int = 65_536) -> StepMeter:
     meter = StepMeter(capacity)
-    t = 0
-    meter.begin(t)
     for step, wait in steps:
-        meter.wait(wait)
-        t += step
-        meter.end(t)
+        meter.add(step, wait)
     return meter
 
 
@@ -29,29 +25,12 @@ def test_a_step_is_split() -> None:
     assert (meter.n, meter.total_ns, meter.wait_total_ns) == (2, 30 * MS, 4 * MS)
 
 
-def test_waits_of_one_step_add_up() -> None:
-    meter = StepMeter()
-    meter.begin(0)
-    meter.wait(3 * MS)
-    meter.wait(2 * MS)
-    assert meter.end(9 * MS) == (9 * MS, 5 * MS)
-
-
 @given(st.lists(st.tuples(st.integers(-50, 1000), st.integers(-50, 2000)), max_size=80))
 def test_nothing_is_negative_and_no_wait_longer_than_its_step(steps: list[tuple[int, int]]) -> None:
     meter = metered(steps)
     assert (meter.step_ms >= 0).all()
     assert (meter.wait_ms >= 0).all()
     assert (meter.wait_ms <= meter.step_ms).all()
-
-
-def test_what_lies_between_end_and_begin_belongs_to_no_step() -> None:
-    meter = StepMeter()
-    meter.begin(0)
-    meter.end(5)
-    meter.wait(3)
-    meter.begin(100)
-    assert meter.end(107) == (7, 0)
 
 
 @pytest.mark.parametrize("n", [7, 8, 9, 16, 17, 100, 1000])
@@ -86,17 +65,14 @@ def test_capacity_must_be_even(capacity: int) -> None:
 def test_waits_thin_out_with_their_steps() -> None:
     meter = StepMeter(capacity=8)
     for n in range(100):
-        meter.begin(0)
-        meter.wait(n)
-        meter.end(1000)
+        meter.add(1000, n)
     assert (1e6 * meter.wait_ms).round().tolist() == meter.numbers.tolist()
 
 
 def test_the_smallest_capacity_is_two() -> None:
     meter = StepMeter(capacity=2)
     for n in range(5):
-        meter.begin(0)
-        meter.end(n)
+        meter.add(n, 0)
     assert meter.numbers.tolist() == [0]
     assert (meter.n, meter.stride) == (5, 8)
 

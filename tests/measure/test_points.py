@@ -12,12 +12,8 @@ from perfkit.measure.points import MOST_POINTS, points_since
 
 def metered(n: int, capacity: int = 1024) -> StepMeter:
     meter = StepMeter(capacity)
-    now = 0
-    meter.begin(now)
     for i in range(n):
-        meter.wait(i * 1_000 + 7)
-        now += i * 3_001 + 11
-        meter.end(now)
+        meter.add(i * 3_001 + 11, i * 1_000 + 7)
     return meter
 
 

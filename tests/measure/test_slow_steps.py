@@ -48,8 +48,7 @@ class Trainer:
             took = {name: ms * jitter(n) for name, ms in took.items()}
             extra(n, took)
             row = [round(took.get(name, 0.0) * MS) for name in PHASES]
-            self.meter.begin(0)
-            self.meter.end(sum(row), (*row, self.collector.take()))
+            self.meter.add(sum(row), row[0], (*row, self.collector.take()))
             self.steps_ms.append(sum(row) / MS)
             self.waits_ms.append(took["data_wait"])
             self.total_ns = [a + b for a, b in zip(self.total_ns, row, strict=True)]
@@ -57,13 +56,13 @@ class Trainer:
     def summary(self, starts: tuple[int, ...] = (0,), columns: bool = True) -> RunSummary:
         return summarize_run(
             RunFacts(
-                name="made", ended="finished", n_batches=len(self.steps_ms), n_epochs=len(starts),
+                name="made", ended="finished", n_steps=len(self.steps_ms), n_epochs=len(starts),
                 numbers=np.arange(len(self.steps_ms)),
                 step_ms=np.array(self.steps_ms), wait_ms=np.array(self.waits_ms),
                 total_ms=sum(self.steps_ms),
                 starts=tuple((n, self.steps_ms[n], self.waits_ms[n]) for n in starts),
                 samples=None, memory=(), wall_s=sum(self.steps_ms) / 1e3,
-                update_s=0.0, may_be_grouped=False,
+                update_s=0.0,
                 phase_ns=tuple(self.total_ns),
                 columns=self.meter.columns if columns else None,
             )
@@ -155,7 +154,9 @@ def test_without_columns_nothing_is_said_of_causes() -> None:
         if n % 10 == 0:
             took["checkpoint"] = 12.0
 
-    assert "uneven" not in Trainer(200, stall).summary(columns=False).sentence
+    said = Trainer(200, stall).summary(columns=False).sentence
+    assert "uneven" in said
+    assert "goes to" not in said
 
 
 def columns(**given: np.ndarray) -> StepColumns:
@@ -169,11 +170,11 @@ def columns(**given: np.ndarray) -> StepColumns:
 
 def test_noise_does_not_stand_out() -> None:
     draw = np.random.default_rng(0)
-    for sigma in (0.05, 0.3, 1.0):
+    for sigma in (0.05, 0.2, 0.4):
         step_ms = 10 * draw.lognormal(0, sigma, 2000)
-        slow = stands_out(step_ms, float(np.median(step_ms)), 1.5)
+        slow = stands_out(step_ms, float(np.median(step_ms)))
         assert not slow.any() or sigma == 1.0
-    assert not stands_out(np.full(10, 1.0), 1.0, 1.5).any()
+    assert not stands_out(np.full(10, 1.0), 1.0).any()
     assert growing_phase(columns(forward=np.full(50, 1.0)), np.full(50, 1.0)) == ""
     numbers = np.arange(100)
     wide = 10 * draw.lognormal(0, 0.5, 100)
@@ -183,8 +184,7 @@ def test_noise_does_not_stand_out() -> None:
 def test_phases_thin_out_with_their_steps() -> None:
     meter = StepMeter(capacity=8)
     for n in range(100):
-        meter.begin(0)
-        meter.end(1, [n * MS, 0, 0, 0, 0, 0, 0, 2 * n * MS])
+        meter.add(1, 0, [n * MS, 0, 0, 0, 0, 0, 0, 2 * n * MS])
         assert list(meter.columns.phase_ms["data_wait"]) == list(meter.numbers)
     assert list(meter.columns.gc_ms) == list(2 * meter.numbers)
 

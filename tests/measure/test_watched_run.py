@@ -105,8 +105,8 @@ def test_verdict_follows_the_share(clock, wait_ms: float, said: str) -> None:
 @pytest.mark.parametrize(
     ("n_batches", "said"),
     [
-        (2, "Only 1 step could be timed, too few for a verdict: 97 % of 310 ms waited"),
-        (3, "Only 2 steps could be timed, too few for a verdict: 97 % of 620 ms waited"),
+        (2, "Only 1 step could be timed, too few for a verdict."),
+        (3, "Only 2 steps could be timed, too few for a verdict."),
         (4, "Data-bound: 97 % of each step"),
     ],
 )
@@ -135,7 +135,7 @@ def test_slower_steps_and_bursts_and_starts_are_told(clock) -> None:
     run = watched(clock, bursts())
     loop(clock, run)
     assert (
-        "steps are uneven: every 4th (5, 9, 13 …) takes 410 ms (median), and together they are "
+        "steps are uneven: every 4th (5, 9, 13 …) takes 410 ms, and together they are "
         "93 % of the time; in these the loop waits for the loader"
     ) in run.summary.sentence
     assert run.summary.wait_share == pytest.approx(0.91, abs=0.01)
@@ -426,7 +426,7 @@ def test_empty_and_exhausted_loaders_answer_plainly(clock) -> None:
     used = iter([1, 2])
     list(used)
     run = watched(clock, used)
-    assert run.summary.sentence == "Nothing watched yet: the loop has not begun."
+    assert run.summary.sentence == "Nothing watched yet: no loop has asked for a second batch."
     loop(clock, run)
     assert run.summary.sentence == (
         "No step: the loader gave no batch: it is an iterator, which can be looped over only once."
@@ -562,17 +562,6 @@ def test_a_graph_that_is_kept_is_seen_by_what_malloc_handed_out(clock) -> None:
     """`total = total + loss` of a small network: 6.4 KiB a step."""
     said = creeping(clock, 0, kind="resident", in_use=lambda step: 300 * MIB + 6554 * step).sentence
     assert "Memory in use (malloc) grows by 6.40 KiB a step" in said
-
-
-@pytest.mark.parametrize(("rise_bytes", "is_told"), [(2 * MIB, True), (10_000, False)])
-def test_small_pieces_that_stay_can_keep_much_around_them(clock, rise_bytes, is_told) -> None:
-    """Kept losses: 84 KiB a step in use, and a resident size that rose by 22 MiB a step."""
-    said = creeping(
-        clock, rise_bytes, kind="resident", in_use=lambda step: 300 * MIB + 84 * 1024 * step
-    ).sentence
-    assert "Memory in use (malloc) grows by 84.0 KiB a step" in said
-    assert ("(and the resident size by 1.9" in said) is is_told
-    assert said.endswith("perfkit.find_leaks(step) shows what grows and what holds it.")
 
 
 def test_what_is_steady_has_no_word_of_growth(clock) -> None:
@@ -818,36 +807,6 @@ def test_a_loop_that_still_runs_does_not_settle(clock) -> None:
     assert run.summary.n_steps == 5
 
 
-def test_grouped_fetches_are_one_step(clock) -> None:
-    """HF Trainer with gradient accumulation fetches four batches and then works on them."""
-    recorder = Recorder()
-    run = watched(clock, Loader(clock, 80, wait_ms=5), observer=recorder)
-    batches = iter(run)
-    for _ in range(20):
-        for _ in range(4):
-            next(batches)
-            clock.advance_ms(0.02)
-        clock.advance_ms(60)
-    run.settle()
-    s = run.summary
-    assert s.group == 4
-    assert s.step.median == pytest.approx(80.1, abs=0.1)
-    assert s.wait_share == pytest.approx(0.25, abs=0.01)
-    assert "of each step of 4 batches waits for the loader (median step 80.1 ms" in s.sentence
-    assert any("gradient accumulation" in w for w in s.warnings)
-    assert not any("wide spread" in w for w in s.warnings)
-    drawn = np.concatenate([u.step_ms for u in recorder.updates[5:]])
-    assert drawn.min() > 70
-    # one count of steps everywhere: 80 batches are 20 steps
-    assert (s.n_steps, s.n_batches, s.n_unfinished) == (19, 79, 1)
-    assert "19 steps of 4 batches" in str(s)
-    assert s.steps_per_s == pytest.approx(1e3 / 80.1, rel=0.05)
-    assert s.curve.numbers.tolist() == list(range(4, 20))
-    assert np.concatenate([u.numbers for u in recorder.updates]).max() <= 19
-    assert {u.total for u in recorder.updates[5:]} == {20}
-    assert recorder.updates[-1].done == 19
-
-
 def test_a_look_at_one_batch_is_no_epoch(clock) -> None:
     recorder = Recorder()
     run = watched(clock, Loader(clock, 50), observer=recorder)
@@ -855,7 +814,7 @@ def test_a_look_at_one_batch_is_no_epoch(clock) -> None:
     clock.advance_ms(3000)
     gc.collect()
     assert (run.epochs, run.running, run.summary.n_steps) == (0, False, 0)
-    assert run.summary.sentence.startswith("Nothing watched: the loop took one batch")
+    assert run.summary.sentence.startswith("Nothing watched yet")
     for _ in range(2):
         loop(clock, run)
     kept = iter(run)  # as some keep it
@@ -864,7 +823,6 @@ def test_a_look_at_one_batch_is_no_epoch(clock) -> None:
     s = run.summary
     assert (s.n_steps, s.n_epochs, s.n_unfinished, s.ended) == (150, 3, 0, "finished")
     assert s.wall_s == pytest.approx(1.5)
-    assert any("2 loops took one batch and no second" in w for w in s.warnings)
     del kept
 
 
@@ -904,13 +862,12 @@ def test_a_slightly_busy_machine_weakens_the_verdict_and_keeps_it(clock) -> None
     assert "times are up to 12 % too long. Data-bound: 75 %" in said
 
 
-def test_long_steps_between_short_ones_are_no_group(clock) -> None:
+def test_long_steps_at_intervals(clock) -> None:
     run = watched(clock, Loader(clock, 100))
     for i, _ in enumerate(run):
         clock.advance_ms(300 if i % 10 == 9 else 1)
-    assert run.summary.group == 1
     said = run.summary.sentence
-    assert "steps are uneven: every 10th (10, 20, 30 …) takes 300 ms (median)" in said
+    assert "steps are uneven: every 10th (10, 20, 30 …) takes 300 ms, and together" in said
 
 
 def test_what_ran_in_the_long_steps_is_named() -> None:
@@ -965,44 +922,24 @@ def test_a_run_of_a_second_says_that_the_machine_is_busy(clock) -> None:
     assert "ata-bound" not in said
 
 
-def test_of_many_short_loops_only_some_are_asked_whether_the_machine_is_busy(clock) -> None:
-    """A mark costs some 10 ms."""
-    Held.made = 0
-    run = watched(clock, Loader(clock, 60), mark=Held)
-    for _ in range(12):
-        loop(clock, run, work_ms=20)
-    assert Held.made == 3  # of twelve alike: a quarter of their time
-    busy = run.summary.busy
-    assert busy is not None
-    assert 0.9 <= busy.wall_s <= 0.9 * Held.made + 1e-9
-
-
 def test_a_look_that_is_too_short_to_say_anything_is_not_read(clock) -> None:
     class Unread(Held):
         def until_now(self) -> CpuContention:
             raise AssertionError
 
     Unread.made = 0
-    run = watched(clock, Loader(clock, 25), mark=Unread)
-    for _ in range(20):
-        loop(clock, run)
+    run = watched(clock, Loader(clock, 65), mark=Unread)
+    loop(clock, run)
     assert run.summary.busy is None
     assert not run.summary.warnings or not any("perfkit" in w for w in run.summary.warnings)
-    assert 2 <= Unread.made <= 8
+    assert Unread.made == 1
 
 
-@pytest.mark.parametrize(("n_steps", "is_read"), [(28, False), (31, True)])
-def test_a_look_of_a_fifth_of_a_second_is_read(clock, n_steps: int, is_read: bool) -> None:
-    """Steps of 10 ms, of which the first tenth of a second passes before somebody looks."""
-    run = watched(clock, Loader(clock, n_steps), mark=Held)
-    loop(clock, run)
-    assert (run.summary.busy is not None) is is_read
-
-
-def test_a_loop_of_a_few_ms_is_not_asked(clock) -> None:
-    run = watched(clock, Loader(clock, 5), mark=Held)
-    loop(clock, run)
-    assert run.summary.busy is None
+@pytest.mark.parametrize(("n_steps", "is_asked"), [(45, False), (80, True)])
+def test_a_loop_of_half_a_second_is_asked(clock, n_steps: int, is_asked: bool) -> None:
+    Held.made = 0
+    loop(clock, run := watched(clock, Loader(clock, n_steps), mark=Held))
+    assert (run.summary.busy is not None) is bool(Held.made) is is_asked
 
 
 def test_one_disturbed_epoch_of_many_is_not_the_verdict(clock) -> None:
@@ -1036,9 +973,7 @@ def test_one_disturbed_epoch_of_many_is_not_the_verdict(clock) -> None:
         "perfkit.measure.tracker.StepTracker.start",
         "perfkit.measure.tracker.StepTracker.step_ended",
         "perfkit.measure.tracker.StepTracker.stop",
-        "perfkit.measure.tracker.StepTracker._group",
-        "perfkit.measure.meter.StepMeter.end",
-        "perfkit.measure.meter.StepMeter.wait",
+        "perfkit.measure.meter.StepMeter.add",
         "perfkit.measure.slow_step_sampler.SlowStepSampler.begins",
         "perfkit.measure.slow_step_sampler.SlowStepSampler.learns",
         "perfkit.measure.slow_step_sampler._telling",
@@ -1060,5 +995,5 @@ def test_a_fault_of_watch_does_not_end_the_loop(clock, monkeypatch, broken: str)
                 clock.advance_ms(20)
                 seen += 1
             assert seen == 30
-    if broken.endswith(("_came", "_asked", "ended", "end", "wait", "__call__", "begins")):
+    if broken.endswith(("_came", "_asked", "ended", "add", "__call__", "begins")):
         assert any("perfkit's own fault" in w for w in run.summary.warnings)
