@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from perfkit.synclint.find import SyncLines
     from perfkit.synclint.watch import SyncWatch
 
-#: So many backward passes without a step of an optimizer, and each counts as a step: more than
-#: nearly any training accumulates for one update.
+#: So many backward passes without a step of an optimizer, and each further one counts as a step:
+#: more than nearly any training accumulates for one update.
 PASSES = 50
 
 
@@ -35,6 +34,7 @@ class TorchWatch:
         run: every step, its data wait, phases and memory.
         account: of the first steps' memory.
         syncs: predicted waits.
+        n_passes: backward passes before the first step.
         by_passes: whether a step is a backward pass, because no optimizer stepped.
         busy: what else the machine did meanwhile; None while it runs.
         left_as_it_is: the program hung while it was recorded, or while its memory or waits were
@@ -54,7 +54,6 @@ class TorchWatch:
             shapes=options.shapes or (lambda: peaks_in_use() is not None),
             late=True,
             on_step=self._instrument.hook(self._step_ended),
-            on_other=self._instrument.hook(self._may_have_ended),
             n_slowed=options.n_slowed,
         )
         self.run = StepTracker(on_update, samples_lines=False, n_left_out=options.n_left_out)
@@ -63,9 +62,7 @@ class TorchWatch:
         self.account: MemoryAccount | None = None
         self.syncs: SyncLines | None = None
         self.by_passes = self.left_as_it_is = False
-        # of each backward pass before the first step, and of each step of another optimizer since
-        # the last one: its end, its data wait, its samples
-        self._passes: list[tuple[float, int, int | None]] = []
+        self.n_passes = 0
         self._no_passes: Callable[[], None] | None = None
         self._accountant: Accountant | None = None
         self._lint: SyncWatch | None = None
@@ -126,8 +123,6 @@ class TorchWatch:
                 self._end_lint(error)
         with self._instrument.guard("counting backward passes"):
             self._watch_no_passes()
-            if len(self._passes) > 1 and not self.recorder.n_steps_seen:
-                self._step_by_passes()
         with self._instrument.guard("looking whether the machine is busy"):
             mark, self._busy_mark = self._busy_mark, None
             if mark is not None:
@@ -159,47 +154,21 @@ class TorchWatch:
 
     def _step_ended(self, began_s: float, ended_s: float) -> None:
         """Between two steps: what this takes belongs to neither."""
-        self.run.step_ended(
-            round(began_s * 1e9), round(ended_s * 1e9), self._since_the_last_step(ended_s)
-        )
-        self.state.live.step_ended()
-
-    def _may_have_ended(self, ended_s: float) -> None:
-        """Another optimizer has stepped; whether steps end there shows later."""
-        self._passes.append((ended_s, *self.run.fetched()))
-
-    def _since_the_last_step(self, ended_s: float) -> tuple[int, int | None]:
-        """Data wait and samples of the step that ended then."""
         if not self.by_passes:
             self._watch_no_passes()  # an optimizer has stepped: what passes there were are its
-        if not self._passes:
-            return self.run.fetched()
-        past = [one for one in self._passes if one[0] <= ended_s]
-        del self._passes[: len(past)]
-        taken = [(wait_ns, n) for _, wait_ns, n in past]
-        if not past or past[-1][0] < ended_s:  # else it ended before now
-            taken.append(self.run.fetched())
-        counts = [n for _, n in taken if n is not None]
-        return sum(wait_ns for wait_ns, _ in taken), sum(counts) if counts else None
-
-    # --- backward passes, of a program without an optimizer -------------------------------------
+        self.run.step_ended(round(began_s * 1e9), round(ended_s * 1e9))
+        self.state.live.step_ended()
 
     def _pass_ended(self) -> None:
+        """Of a program without an optimizer a step is a backward pass."""
         if threading.get_ident() != self._thread_id:
             return
-        if self.by_passes:
+        self.n_passes += 1
+        if self.n_passes > PASSES:
             self.recorder.step()
-            return
-        self._passes.append((time.perf_counter(), *self.run.fetched()))
-        if len(self._passes) >= PASSES:
-            last = self._passes.pop()
-            self._step_by_passes()
-            self._passes.append(last)
-            self.recorder.step()
-
-    def _step_by_passes(self) -> None:
-        self.by_passes = True
-        self.recorder.steps_ended([end_s for end_s, _, _ in self._passes])
+        elif self.n_passes == PASSES:
+            self.by_passes = True
+            self.recorder.only_marked_steps()
 
     def _watch_no_passes(self) -> None:
         stop, self._no_passes = self._no_passes, None

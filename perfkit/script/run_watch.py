@@ -58,7 +58,6 @@ class RunWatch:
         self._thread_id = 0
         self._began_s = self._torch_s = self._ended_s = 0.0
         self._torch_elsewhere = False
-        self._children_before_s = self._children_s = 0.0
 
     @property
     def is_here(self) -> bool:
@@ -69,14 +68,6 @@ class RunWatch:
     def seen(self) -> TorchWatch | None:
         """What has been seen since torch was imported; None if it was not."""
         return self._torch
-
-    @property
-    def has_recorded(self) -> bool:
-        """Nothing more is recorded: the steps that were asked for are, or that failed."""
-        if self._torch is None:
-            return self._instrument.failure is not None
-        recorder = self._torch.recorder
-        return recorder.is_done or recorder.failure is not None
 
     @property
     def left_torch_half_loaded(self) -> bool:
@@ -117,7 +108,6 @@ class RunWatch:
         _watches.add(self)
         self._began_s = time.perf_counter()
         with self._instrument.guard("starting"):
-            self._children_before_s = _children_cpu_s()
             self._wait_no_more = when_imported("torch", self._instrument.hook(self._torch_is_there))
 
     def _torch_is_there(self) -> None:
@@ -144,8 +134,6 @@ class RunWatch:
         if self._ended_s or not self.is_here:
             return
         self._ended_s = time.perf_counter()
-        with self._instrument.guard("ending"):
-            self._children_s = _children_cpu_s()
         with self._instrument.guard("ending"):
             if self._wait_no_more is not None:
                 self._wait_no_more()
@@ -174,7 +162,6 @@ class RunWatch:
                 self._began_s,
                 self._torch_s or None,
                 self._ended_s,
-                max(self._children_s - self._children_before_s, 0.0),
                 self._torch_elsewhere,
             ),
             self.options,
@@ -192,18 +179,13 @@ class RunWatch:
             self._torch = None
 
 
-def _children_cpu_s() -> float:
-    """CPU time of this process's children that have ended; 0 where the system does not say."""
-    times = os.times()
-    return times.children_user + times.children_system
-
-
 _watches: weakref.WeakSet[RunWatch] = weakref.WeakSet()
 
 
-def has_recorded() -> bool:
-    """Whether nothing more is recorded of this process, also where nothing ever was."""
-    return all(watch.has_recorded for watch in list(_watches))
+def n_steps_seen() -> int:
+    """Steps so far of the program that this process watches."""
+    seen = [watch.seen for watch in list(_watches)]
+    return max((one.recorder.n_steps_seen for one in seen if one is not None), default=0)
 
 
 def _after_fork() -> None:

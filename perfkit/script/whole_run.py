@@ -31,15 +31,9 @@ from perfkit.trace.record.lines import NO_LINES, LineSamples
 from perfkit.trace.record.recording import Recording
 from perfkit.trace.record.step_log import Coverage
 
-# A step beyond so many times the usual one holds something else; see trace/record/elsewhere.py.
-_SLOW, _SLACK_S = 2.0, 0.002
 # Recorded steps take longer. Where there are not so many times more others, that is what looks like
 # a drift.
 _DRIFT_FROM = 20
-# Processes that it started, and that computed for this share of the run, may be what trains.
-_BY_CHILDREN = 0.1
-# The start of a process alone takes some 0.05 s.
-_LEAST_CHILDREN_S = 0.1
 # Fewer steps than these say no more than the recorded ones.
 _LEAST_STEPS = 10
 # Less time in imports is not told.
@@ -54,14 +48,13 @@ _LEAST_SHARE = 0.001
 class Times:
     """When the run began, when torch was imported (None if it was not), and when it ended.
 
-    Seconds of ``time.perf_counter``; and the CPU time of the processes that it started and that
-    have ended. Also whether torch was imported in another thread than the program's.
+    Seconds of ``time.perf_counter``; and whether torch was imported in another thread than the
+    program's.
     """
 
     began_s: float
     torch_s: float | None
     ended_s: float
-    children_cpu_s: float = 0.0
     torch_elsewhere: bool = False
 
 
@@ -186,8 +179,8 @@ def whole_run(
         warnings.append(seen.recorder.failure.sentence())
     if seen is not None and seen.by_passes:
         warnings.append(
-            "a step here is one backward pass: no optimizer stepped in the first "
-            f"{min(n_steps, PASSES)} of them"
+            "a step here is one backward pass, from the "
+            f"{PASSES}th on: no optimizer had stepped until then"
         )
     if seen is not None and seen.run.phases.doubt:
         warnings.append(seen.run.phases.doubt)
@@ -354,23 +347,16 @@ def _nothing(
             "training in other processes, run perfkit in these: torchrun … -m perfkit run …"
         )
     if not n_steps:
-        least_s = max(_BY_CHILDREN * (times.ended_s - times.began_s), _LEAST_CHILDREN_S)
-        if times.children_cpu_s > least_s:
+        if seen.n_passes:
             return (
-                f"No step was seen in {program}: no torch optimizer stepped in this process. The "
-                f"processes that it started took {fmt_s(times.children_cpu_s)} of CPU time; if "
-                "they train, put `with perfkit.profile():` around the loop there."
+                f"No step was seen in {program}: no optimizer stepped in its {seen.n_passes} "
+                f"backward passes, and perfkit takes passes as steps only after {PASSES}. Run it "
+                "longer, or put `with perfkit.profile():` around its loop."
             )
         return (
             f"No step was seen in {program}: no torch optimizer stepped in this process. To "
-            "explain a loop without one (an evaluation, updates by hand), put "
-            "`with perfkit.profile():` around it."
-        )
-    if seen.by_passes and n_steps < PASSES:
-        return (
-            f"No step of {program} was recorded: no optimizer stepped in its "
-            f"{n_steps} backward passes, and perfkit takes passes as steps only when there are "
-            f"{PASSES}. Run it longer, or put `with perfkit.profile():` around its loop."
+            "explain a loop without one (an evaluation, updates by hand), or one in a process that "
+            "it starts, put `with perfkit.profile():` around that loop."
         )
     if seen.left_as_it_is:
         return f"{program} {ended}, in step {fmt_count(n_steps + 1)}: {why}."
@@ -384,24 +370,19 @@ def _nothing(
 
 
 def _extras_missing(options: Options, seen: TorchWatch, n_steps: int, ended: str) -> list[str]:
+    lost = [
+        ("--memory", options.memory, seen.account),
+        ("--synclint", options.synclint, seen.syncs),
+    ]
     missing = []
-    if seen.left_as_it_is:
-        lost = [
-            ("--memory", options.memory, seen.account),
-            ("--synclint", options.synclint, seen.syncs),
-        ]
-        if flags := " and ".join(flag for flag, asked, found in lost if asked and found is None):
-            missing.append(f"{flags}: only the thread that hangs can end what looks there")
-    elif options.synclint and seen.syncs is None and 0 < n_steps <= options.synclint_from:
+    if flags := " and ".join(flag for flag, asked, found in lost if asked and found is None):
         missing.append(
-            f"--synclint looks at steps {options.synclint_from + 1} and "
-            f"{options.synclint_from + 2}, and the run had {n_steps}"
-        )
-    elif (options.synclint and seen.syncs is None) or (options.memory and seen.account is None):
-        thread = " in the main thread" if seen.recorder.n_foreign_steps else ""
-        missing.append(
-            "--memory and --synclint begin with the forward pass of a torch module that has "
-            f"parameters, and none was seen{thread}"
+            f"{flags}: only the thread that hangs can end what looks there"
+            if seen.left_as_it_is
+            else f"{flags} found nothing to look at in {plural(n_steps, 'step')}: it begins with "
+            "the forward pass, in the main thread, of a torch module that has parameters"
+            + f", in step {options.synclint_from + 1}"
+            * options.synclint
         )
     if "out of memory" in ended and seen.account is not None and not seen.account.out_of_memory:
         missing.append(
@@ -473,17 +454,12 @@ def _parts(
     first_s = spans[0][1] - times.torch_s
     n_slowed = min(options.n_slowed, len(spans))
     slowed_s = _excess(spans[1:n_slowed], like_s)
+    slow: list[int] = []
+    what = f"steps (median {fmt_ms(1e3 * like_s)})"
     if outside is not None:
         slow = [i - 1 for s in outside.stretches for i in s.numbers if i > max(n_slowed, 1)]
-        slow_s = _excess([spans[i] for i in slow], like_s)
         what = "steps like the recorded ones"
-    else:
-        limit_s = _SLOW * like_s + _SLACK_S
-        slow = [
-            i for i in range(max(n_slowed, 1), len(spans)) if spans[i][1] - spans[i][0] > limit_s
-        ]
-        slow_s = _excess([spans[i] for i in slow], like_s)
-        what = f"steps (median {fmt_ms(1e3 * like_s)})"
+    slow_s = _excess([spans[i] for i in slow], like_s)
     what_of_one = what.replace("steps", "step", 1)
     # all steps but the first, exact also where not all were kept
     first_ns = round((spans[0][1] - spans[0][0]) * 1e9)

@@ -112,37 +112,11 @@ def test_the_readmes_workload_is_stopped_once_its_steps_are_recorded(
     exec(BEFORE + source.removeprefix("python"), cell)
     found = perfkit.launch(cell["workload"], ranks=2, steps=3, warmup=2, hang_s=60)
     (n_steps,) = {one.n_steps for one in found.ranks}
-    assert n_steps >= 2 + 3 + 3
+    assert n_steps == 2 + 3 + 3
     assert [one.ended for one in found.ranks] == ["finished", "finished"]
     assert found.values == (None, None)
     assert f"was stopped after {n_steps} steps, when 3 were recorded" in str(found)
     assert "perfkit: 2 ranks start\n" in capsys.readouterr().err  # which is no terminal
-
-
-def _unlike(settings: Any) -> Iterator[None]:
-    import torch
-    import torch.distributed as dist
-
-    optimizer = torch.optim.SGD([torch.ones(4, requires_grad=True)], lr=1e-3)
-    try:
-        while True:
-            for _ in range(1 + 2 * dist.get_rank()):
-                optimizer.step()
-            dist.barrier()
-            yield
-    finally:
-        print(f"rank {dist.get_rank()} is closed")
-
-
-@pytest.mark.usefixtures("programs_are_forked")
-def test_ranks_are_stopped_together_whoever_has_recorded_first() -> None:
-    """One that went on would wait for the others in its next collective."""
-    found = perfkit.launch(_unlike, ranks=2, steps=6, warmup=2, hang_s=60, live=False)
-    first, second = (one.n_steps for one in found.ranks)
-    assert second == 3 * first
-    assert first >= 2 + 6 + 6
-    for rank in range(2):
-        assert f"rank {rank} is closed" in found.output
 
 
 def test_a_function_travels_by_value_and_what_cannot_is_named() -> None:

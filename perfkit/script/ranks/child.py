@@ -22,8 +22,7 @@ import cloudpickle
 
 from perfkit.base import collector
 from perfkit.experiment.settings import Settings
-from perfkit.script.ranks.job import Job, job_of
-from perfkit.script.run_watch import has_recorded
+from perfkit.script.run_watch import n_steps_seen
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,8 @@ class Parcel:
         values: of its settings, pickled in the same way.
         backend: of the process group that is made for it; empty for none.
         sys_path: where modules are found.
-        steps: how many are recorded.
+        n_steps: after so many a generator is closed: the recorded ones are over, and as many again
+            without the profiler tell what recording cost.
     """
 
     workload: bytes = field(repr=False)
@@ -44,12 +44,12 @@ class Parcel:
     values: bytes = field(repr=False)
     backend: str
     sys_path: list[str]
-    steps: int
+    n_steps: int
 
 
 @dataclass(frozen=True)
 class Stopped:
-    """Instead of what a generator returns: it was closed after ``n_steps``."""
+    """Instead of what a generator returns: it was closed after so many of its own steps."""
 
     n_steps: int
 
@@ -88,59 +88,26 @@ def _run(parcel: Parcel) -> Any:
         dist.init_process_group(parcel.backend)
     found = workload(Settings(cloudpickle.loads(parcel.values)))
     if isinstance(found, Generator):
-        found = _drained(found, parcel.steps)
+        found = _drained(found, parcel.n_steps)
     if parcel.backend and dist.is_initialized():
         dist.destroy_process_group()
     return found
 
 
-def _drained(steps: Generator[Any, Any, Any], n_after: int) -> Any:
+def _drained(steps: Generator[Any, Any, Any], n_steps: int) -> Any:
     """What the generator returns at its end, or how far it came.
 
-    It may never end, so it is closed once every rank has recorded its steps and made as many again
-    without the profiler, which tell what recording cost.
+    It may never end, so it is closed after so many steps of its optimizer: all ranks make the same,
+    and whoever made one more would wait for the others in it.
     """
-    last = _LastStep(n_after)
-    for n in itertools.count(1):
-        if last.is_before(n):
+    for n in itertools.count():
+        if n_steps_seen() >= n_steps:
             steps.close()
-            return Stopped(n - 1)
+            return Stopped(n)
         try:
             next(steps)
         except StopIteration as end:
             return end.value
-
-
-class _LastStep:
-    """The ranks agree on it: whoever made one step more would wait for the others in it.
-
-    A rank that has recorded says how far it will go before it asks again, which takes a
-    millisecond or two: not in each step. The last one to record takes the largest of these numbers.
-    """
-
-    def __init__(self, n_after: int) -> None:
-        self._n_after = n_after
-        self._job = job_of(os.environ)
-        self._number = 0
-        self._is_agreed = False
-
-    def is_before(self, n: int) -> bool:
-        """Whether step ``n``, which is next here, is not to be made."""
-        if n > self._number and not self._is_agreed and self._job and has_recorded():
-            self._ask(self._job, n)
-        return self._is_agreed and n > self._number
-
-    def _ask(self, job: Job, n: int) -> None:
-        agreed = job.folder / "last_step"
-        with job.lock():
-            if not agreed.exists():
-                self._number = n + self._n_after - 1
-                (job.folder / f"goes_to{job.rank}").write_text(str(self._number))
-                said = [int(path.read_text()) for path in job.folder.glob("goes_to*")]
-                if len(said) < job.world_size:
-                    return
-                agreed.write_text(str(max(said)))
-            self._number, self._is_agreed = int(agreed.read_text()), True
 
 
 if __name__ == "__main__":

@@ -103,9 +103,8 @@ def run_workload(
     """
     _check_torch(how.backend)
     settings = pack(dict(how.values), "settings")
-    parcel = Parcel(
-        pack(workload), sources(workload), settings, how.backend, sys.path, how.options.steps
-    )
+    n_steps = how.options.warmup + 2 * how.options.steps
+    parcel = Parcel(pack(workload), sources(workload), settings, how.backend, sys.path, n_steps)
     with scratch_folder() as folder:
         (folder / "workload").write_bytes(pickle.dumps(parcel))
         typed = [

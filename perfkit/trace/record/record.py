@@ -80,8 +80,6 @@ class Recorder:
             recording.
         on_step: called with begin and end (``time.perf_counter``) of every step that ends, between
             two steps: what it takes belongs to neither. If it raises, the recorder ends.
-        on_other: called with the time at which another optimizer has stepped; if that takes the
-            first one's place, ``on_step`` is called for these steps later.
         on_rest: called when nothing more is recorded, after the ``on_step`` of a step. Not sooner:
             elsewhere torch.compile may be building guards on what is there.
         n_slowed: so many of the first steps run under another instrument of perfkit's, which makes
@@ -103,7 +101,6 @@ class Recorder:
         lines: bool = True,
         late: bool = False,
         on_step: Callable[[float, float], None] | None = None,
-        on_other: Callable[[float], None] | None = None,
         on_rest: Callable[[], None] | None = None,
         n_slowed: int = 0,
     ) -> None:
@@ -124,9 +121,7 @@ class Recorder:
         self._start_s = self._stop_s = 0.0  # what the profiler took to
         self._facts = FactsWatch()
         self._deadline = Deadline(self._instrument.hook(self._deadline_passed))
-        self._ends = StepEnds(
-            self._instrument, self._as_ours, self._step_ended, on_other, self._replaced
-        )
+        self._ends = StepEnds(self._instrument, self._as_ours, self._step_ended, self._replaced)
         self._hooks: list[Callable[[], object]] = []  # each takes one back
         self._started_threads: list[str] = []
         self._thread_id = 0
@@ -301,29 +296,20 @@ class Recorder:
         if self._hooks:
             self._ends.after_pass(partial(self._instrument.hook(self._as_ours), self._step_ended))
 
-    def steps_ended(self, ends_s: Sequence[float]) -> None:
-        """Count steps that nobody marked when they ended, at these times of ``perf_counter``.
-
-        None of them is recorded. From then on only :meth:`step` marks the end of a step, and
-        optimizers no longer do.
-        """
-        if self._hooks:
-            self._ends.only_marked = True
-            self._instrument.hook(self._as_ours)(self._count, ends_s)
-
-    def _count(self, ends_s: Sequence[float]) -> None:
-        for end_s in ends_s:
-            began_s = self.log.ended(end_s)
-            if self._on_step is not None:
-                self._on_step(began_s, end_s)
+    def only_marked_steps(self) -> None:
+        """From now on only :meth:`step` marks the end of a step, and optimizers no longer do."""
+        self._ends.only_marked = True
 
     def _replaced(self, ends_s: Sequence[float]) -> None:
         """Another optimizer has taken the first one's place, and has stepped at these times."""
         if self._state == "active":  # the open mark is of all of them, so they are one step
             self._step_ended()
-        else:
-            self._count(ends_s)
-            self.log.since_s = time.perf_counter()
+            return
+        for end_s in ends_s:
+            began_s = self.log.ended(end_s)
+            if self._on_step is not None:
+                self._on_step(began_s, end_s)
+        self.log.since_s = time.perf_counter()
 
     def _step_ended(self) -> None:
         now_s = time.perf_counter()

@@ -50,8 +50,8 @@ class StepEnds:
         instrument: what fails here is its failure.
         run: calls what it is given as the recorder's own work.
         on_end: a step has ended.
-        on_other: an optimizer that is not the first has stepped, at this time.
-        on_replaced: it has taken the first one's place; steps have ended at these times.
+        on_replaced: another optimizer has taken the first one's place, and has stepped at these
+            times.
     """
 
     def __init__(
@@ -59,12 +59,10 @@ class StepEnds:
         instrument: Instrument,
         run: Callable[..., None],
         on_end: Callable[[], None],
-        on_other: Callable[[float], None] | None,
         on_replaced: Callable[[Sequence[float]], None],
     ) -> None:
         self._instrument = instrument
-        self._run, self._on_end, self._on_other = run, on_end, on_other
-        self._on_replaced = on_replaced
+        self._run, self._on_end, self._on_replaced = run, on_end, on_replaced
         self.n_foreign = 0  # in other threads
         self.only_marked = False  # steps end where they are marked, not where an optimizer steps
         self._stepped_in_pass: dict[int, Any] = {}  # id → optimizer
@@ -103,7 +101,7 @@ class StepEnds:
             self._passes.close()
         # mostly methods of its owner's: no cycle stays
         self._run = self._on_replaced = lambda *_: None
-        self._on_end, self._on_other = lambda: None, None
+        self._on_end = lambda: None
 
     @property
     def facts(self) -> tuple[OptimizerFacts, ...]:
@@ -158,8 +156,6 @@ class StepEnds:
             self._on_end()
             return
         one.ends_s.append(time.perf_counter())
-        if self._on_other is not None:
-            self._on_other(one.ends_s[-1])
         if len(one.ends_s) >= _TAKES_OVER:
             # the first one steps no more: layers that train one after the other
             ends_s, self._first = one.ends_s, key
