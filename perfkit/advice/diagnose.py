@@ -125,7 +125,7 @@ def diagnose(
     found += outside(elsewhere, trains=case.trains, compile_s=compile_s)
     growth = None if elsewhere is None else elsewhere.growth
     found += (grows := steps_grow(growth, busy))
-    found = [*(_with_ceiling(f, case) for f in state), *_without_the_same(found, state)]
+    found = _joined([_with_ceiling(f, case) for f in state], _without_the_same(found, state))
     if busy is not None and busy.spoils:
         found = [_beside_others(f, busy.lost) for f in found if f.rule not in _NEEDS_CORES]
     found = _each_line_once(found)
@@ -227,6 +227,25 @@ _SAYS_MORE = {
 def _without_the_same(found: Sequence[Finding], state: Sequence[Finding]) -> list[Finding]:
     said = {rule for one in state for rule in _SAYS_MORE.get(one.rule, ())}
     return [f for f in found if f.rule not in said]
+
+
+def _joined(state: list[Finding], found: list[Finding]) -> list[Finding]:
+    """Both; what a fact and time outside of the steps say of one line becomes one finding."""
+    outside: dict[str | None, Finding] = {
+        f.line: f for f in found if f.rule == "outside-the-steps" and f.line
+    }
+    for at, one in enumerate(state):
+        other = outside.get(one.line) if not one.has_bound else None
+        if other is not None:
+            state[at] = replace(
+                one,
+                evidence=(*one.evidence, *other.evidence[:1]),
+                gain_at_most=other.gain_at_most,
+                formula=other.formula,
+                has_bound=other.has_bound,
+            )
+            found = [f for f in found if f is not other]
+    return [*state, *found]
 
 
 def _with_ceiling(finding: Finding, case: Case) -> Finding:

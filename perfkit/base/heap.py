@@ -36,11 +36,21 @@ def heap_bytes() -> int | None:
     page resident. CPU tensors and nodes of autograd graphs are in it, Python's small objects and
     what another allocator hands out are not.
     """
+    use = heap_use()
+    return None if use is None else use[0]
+
+
+def heap_use() -> tuple[int, int] | None:
+    """The same, and what malloc has got back and not given to the system.
+
+    The latter is often hundreds of MiB: a block of 2 MiB that is asked for aligned, as torch does,
+    does not fit where one of the same size was freed.
+    """
     function = _mallinfo2()
     if function is None:
         return None
     info = function()
-    return int(info.uordblks + info.hblkhd)
+    return int(info.uordblks + info.hblkhd), int(info.fordblks)
 
 
 @functools.cache

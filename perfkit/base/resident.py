@@ -19,19 +19,34 @@ def resident_bytes() -> int:
     About 10 µs on Linux; elsewhere psutil is asked. No file stays open: a forked process would read
     its parent's.
     """
+    return _pages()[0]
+
+
+def private_bytes() -> int:
+    """The same without pages of files and of memory that several processes share.
+
+    What grows in these is a data set's file that is read, or a batch from a worker.
+    """
+    resident, shared = _pages()
+    return resident - shared
+
+
+def _pages() -> tuple[int, int]:
+    """Bytes of resident pages, and of those among them that others may have, too."""
     try:
         # without Python's file objects, which take several times as long as the reading
         file = os.open("/proc/self/statm", os.O_RDONLY)
         try:
-            # second field: resident pages (proc(5), /proc/pid/statm)
-            pages = int(os.read(file, 128).split()[1])
+            # second and third field: resident pages, shared ones (proc(5), /proc/pid/statm)
+            resident, shared = os.read(file, 128).split()[1:3]
+            return int(resident) * _page_bytes(), int(shared) * _page_bytes()
         finally:
             os.close(file)
-    except (OSError, IndexError, ValueError):
+    except (OSError, ValueError):
         import psutil
 
-        return int(psutil.Process().memory_info().rss)
-    return pages * _page_bytes()
+        info = psutil.Process().memory_info()
+        return int(info.rss), int(getattr(info, "shared", 0))
 
 
 def peak_resident_bytes() -> int | None:

@@ -26,10 +26,10 @@ import numpy as np
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.resident import resident_bytes
 from perfkit.base.stand_in import CallEnd, stand_in
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.user_code import is_user_code, tells_something
+from perfkit.measure.memory_looks import MemoryLook, look, own_rise
 from perfkit.measure.outer_calls import OuterCalls
 
 if TYPE_CHECKING:
@@ -57,6 +57,10 @@ _DEEPEST = 40
 _ALL_STEPS = 8
 # Batches after the first two are looked into from here on: not in steps that are usually recorded.
 _LOOKS_INTO_FROM = 31
+# The workers are asked for their memory from this step on.
+_ASKS_WORKERS = 8
+# Malloc is asked within a step if its last answer took less.
+_MOST_HEAP_MS = 0.2
 # Bytes of a batch that are kept to compare it with the next one.
 _COMPARED = 4096
 
@@ -93,6 +97,7 @@ class LoaderUse:
 
     Attributes:
         ref: the loader.
+        n_workers: that it starts.
         n_starts: iterators started, one an epoch.
         start_s: seconds that starting them took, with the first batch of each.
         n_seen: batches that it was seen to hand out.
@@ -101,6 +106,7 @@ class LoaderUse:
     """
 
     ref: weakref.ref[Any]
+    n_workers: int = 0
     n_starts: int = 0
     start_s: float = 0.0
     n_seen: int = 0
@@ -137,8 +143,11 @@ class Live:
         calls: (function, file, line of the user's) → how often it was called after the first step.
         called_in: the same → numbers of steps in which it was called, modulo :data:`STEPS_TOLD`.
         flags: global switches as they were within a forward pass that trains, by name.
-        worker_bytes: (steps, private bytes of the loader's workers) at each look.
-        resident: (steps, resident bytes of this process) at each look.
+        memory: at each look between two steps.
+        evaluated: memory before forward passes of the evaluation that goes on, or was the last.
+        in_evaluation: whether the rules are asked within it, because it seems to grow.
+        looks_at_evaluation: whether to look at that.
+        kept: what the rules keep from one look to the next.
         n_profiled: looks at which a profiler of the program's own was on.
         evaluated_s: of each step, seconds in forward passes, in evaluation mode, of modules that
             have trained; until :meth:`rest`, and where it watches them itself.
@@ -171,8 +180,12 @@ class Live:
         self.calls: Counter[tuple[str, str, int]] = Counter()
         self.called_in: dict[tuple[str, str, int], set[int]] = {}
         self.flags: dict[str, Any] = {}
-        self.worker_bytes: list[tuple[int, int]] = []
-        self.resident: list[tuple[int, int]] = []
+        self.memory: list[MemoryLook] = []
+        self.evaluated: list[MemoryLook] = []
+        self.in_evaluation, self.looks_at_evaluation = False, True
+        self._evaluation: tuple[int, tuple[int, ...]] = (-1, ())
+        self._n_evaluated = 0
+        self.kept: dict[str, Any] = {}
         self.n_profiled = 0
         self._is_ours = is_ours
         self._first_looks: weakref.WeakKeyDictionary[Any, tuple[int, int]] = (
@@ -251,18 +264,15 @@ class Live:
             self._evaluated_s = 0.0
         if self.n_steps >= self._due:
             self._due = 2 * self.n_steps
+            asks = self.n_steps >= _ASKS_WORKERS and any(x.n_workers for x in self.loaders.values())
+            self.memory.append(look(self.n_steps, workers=asks))
+            self.n_profiled += torch_compat.profiler_is_on() and not self._is_ours()
             self._look()
         self.looks = self.n_steps < _ALL_STEPS or self.n_steps + 1 == self._due
         self._next = self._due - (not self.looks)
 
     def _look(self) -> None:
         self.ended_s = time.perf_counter()
-        if any(_n_workers(use) for use in self.loaders.values()) and self.n_steps > 8:
-            from perfkit.base.machine.worker_memory import private_bytes_of_workers
-
-            self.worker_bytes.append((self.n_steps, private_bytes_of_workers()))
-        self.resident.append((self.n_steps, resident_bytes()))
-        self.n_profiled += torch_compat.profiler_is_on() and not self._is_ours()
         if self._asked is not None:
             self._asked(self)
 
@@ -293,6 +303,8 @@ class Live:
         import torch
 
         with_grad = torch.is_grad_enabled()
+        if not (with_grad or module.training):
+            self.evaluates(args)
         if not module.training and use.n_calls > use.n_without_grad + use.n_eval_with_grad:
             self._evaluates_from_s = time.perf_counter()
         use.n_calls += 1
@@ -314,6 +326,31 @@ class Live:
             self._wrapped = use if exchanges else None
         if not self.flags or self.n_steps + 1 >= self._due:
             self.flags = _flags(module)
+
+    @_safe
+    def evaluates(self, args: Any) -> None:
+        """A forward pass of an evaluation begins; memory is looked at after each doubling of them.
+
+        This may be within a step, so it takes some µs unless memory grows.
+        """
+        if not self.looks_at_evaluation:
+            return
+        first = next(iter(args), None) if isinstance(args, tuple) else None
+        now = self.n_steps, tuple(getattr(first, "shape", ()))
+        if now[0] != self._evaluation[0]:
+            self.evaluated, self._evaluation, self._n_evaluated = [], now, 0
+        self._n_evaluated = n = self._n_evaluated + 1
+        # text that is generated grows with each pass, or comes a word at a time beside a cache
+        if n < 2 or n & (n - 1) or now != self._evaluation or now[1][1:] == (1,):
+            return
+        is_quick = all(one.heap_ms < _MOST_HEAP_MS for one in self.memory[-1:])
+        self.evaluated.append(look(n, heap=is_quick))
+        if own_rise(self.evaluated, intervals=2, first=2)[0] is not None:
+            self.in_evaluation = True
+            try:
+                self._look()
+            finally:
+                self.in_evaluation = False
 
     @_safe
     def backward_begins(self) -> None:
@@ -374,7 +411,7 @@ class Live:
         if use is None or use.ref() is not loader:
             if len(self.loaders) >= _MOST_OBJECTS:
                 return
-            use = self.loaders[id(loader)] = LoaderUse(weakref.ref(loader))
+            use = self.loaders[id(loader)] = LoaderUse(weakref.ref(loader), loader.num_workers)
             # `for x in DataLoader(…)`: the loader is gone while its iterator runs
             use.sampler = weakref.ref(loader._index_sampler)
         use.n_starts += 1
@@ -491,7 +528,3 @@ def _flags(module: Any) -> dict[str, Any]:
         "autocast": torch.is_autocast_enabled(device),
         "dtype": None if parameter is None else str(parameter.dtype).removeprefix("torch."),
     }
-
-
-def _n_workers(use: LoaderUse) -> int:
-    return getattr(use.ref(), "num_workers", 0) or 0

@@ -435,8 +435,11 @@ class Phases:
         if self._graph_task() >= 0:
             return  # a checkpointed part is computed again, in backward
         live = self.live
-        if live is not None and (live.looks or (not module.training and self._grad_is_on())):
-            live.forward_begins(module, args)  # in evaluation mode with gradients: always
+        if live is not None and (live.looks or not module.training):  # an evaluation: always
+            if live.looks or self._grad_is_on():
+                live.forward_begins(module, args)
+            else:
+                live.evaluates(args)
         # a hook of this module alone, while it runs: those inside it run at full speed
         self._modules_off()
         self._open = self._put_end(module)

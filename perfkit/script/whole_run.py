@@ -20,6 +20,7 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.measure import slow_steps
+from perfkit.measure.memory_looks import Rise, tree_rise
 from perfkit.measure.phases import PHASES
 from perfkit.measure.verdict import RunSummary, summarize_run
 from perfkit.memory.account import MemoryAccount
@@ -88,6 +89,9 @@ class WholeRun(Shown):
             without a step.
         uses_loader: whether batches came from a DataLoader; if not, ``steps`` knows no data wait.
         findings: what the run's objects have shown.
+        grown: by how much memory grew from step to step, of it and of its loaders' workers; None
+            where it did not.
+        n_workers: how many of these there were.
         profile: a few recorded steps, explained; None where none was recorded.
         lines: samples of source lines, where nothing was recorded: of the usual steps, or of the
             whole run where it has none.
@@ -118,11 +122,13 @@ class WholeRun(Shown):
     lines: LineSamples = NO_LINES
     worker_lines: LineSamples = NO_LINES
     process_lines: LineSamples = NO_LINES
+    grown: Rise | None = None
+    n_workers: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the recorded events, as plain JSON types; times in s unless named _ms."""
         steps = None if self.steps is None else self._steps(self.steps)
-        without = ("uses_loader", "syncs")
+        without = ("uses_loader", "syncs", "n_workers")
         found = [finding.to_dict() for finding in self.findings]
         return fields(
             self, without=without, type="run", steps=steps, synclint=self.syncs, findings=found
@@ -188,6 +194,7 @@ def whole_run(
         warnings.append(said)
     if seen is not None and (n_steps or seen.recorder.n_foreign_steps):
         warnings += _extras_missing(options, seen, n_steps, ended)
+    grown, n_workers = (None, 0) if seen is None else tree_rise(seen.state.live.memory)
     return WholeRun(
         program=program,
         ended=ended,
@@ -207,6 +214,8 @@ def whole_run(
         syncs=None if seen is None else seen.syncs,
         rank=rank,
         warnings=tuple(warnings),
+        grown=grown,
+        n_workers=n_workers,
         provenance=profile.provenance if profile is not None else stamp("measured here"),
         **({} if profile is not None or seen is None else _sampled(seen)),
     )

@@ -589,6 +589,10 @@ def _leaks_foot(report: LeakReport) -> Iterator[str]:
             "An autograd graph lives as long as a tensor that it made, and none of its nodes is "
             "tensor memory. Keep loss.detach() instead of the loss itself."
         )
+    yield (
+        "Not looked at: worker processes; other objects of Python, and what libraries allocate, "
+        "only as a sum, in heap and resident memory."
+    )
     yield report.provenance.sentence()
 
 

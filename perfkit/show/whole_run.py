@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_number, fmt_s, fmt_share, plural
+from perfkit.measure.memory_looks import Rise
 from perfkit.measure.verdict import RunSummary, growing
 from perfkit.script.whole_run import WholeRun
 from perfkit.show import memory, profile, synclint  # noqa: F401 - their documents are parts of this
@@ -68,12 +69,23 @@ def _figures(run: WholeRun, steps: RunSummary) -> list[str]:
     if steps.memory is not None:
         highest = fmt_bytes(steps.memory.highest_bytes)
         said.append(f"at most {highest} {steps.memory.kind} between steps")
-        if steps.memory.creep is not None:
+        if run.grown is not None:
+            said.append(_grown(run, run.grown))
+        elif steps.memory.creep is not None:
             said.append(f"{growing(steps.memory)}: perfkit.find_leaks(step) shows what holds it")
     if steps.drift is not None:
         way = "slower" if steps.drift.change > 0 else "faster"
         said.append(f"steps got {fmt_share(abs(steps.drift.relative))} {way} over the run")
     return said
+
+
+def _grown(run: WholeRun, grown: Rise) -> str:
+    """By how much the memory of all its processes grew."""
+    workers = f" and its {plural(run.n_workers, 'worker')}" if run.n_workers else ""
+    return (
+        f"memory of this process{workers} grew from {fmt_bytes(grown.before_bytes)} to "
+        f"{fmt_bytes(grown.after_bytes)}: {fmt_bytes(grown.per_step)} a step"
+    )
 
 
 def _parts(run: WholeRun) -> Table:

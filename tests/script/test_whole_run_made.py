@@ -278,7 +278,7 @@ def test_what_is_doubtful_of_a_run_that_hangs(
     found.meter.n = n_steps
     found.by_passes, found.left_as_it_is, found.failures = by_passes, True, ()
     found.recorder.failure = None
-    found.state = SimpleNamespace(findings=())
+    found.state = SimpleNamespace(findings=(), live=SimpleNamespace(memory=[]))
     found.run.phases = SimpleNamespace(doubt=doubt, failure=None, told=lambda ns: ns)
     run = whole_run("train.py", "hung", TIMES, Options(synclint=True), found)
     assert run.warnings == warnings

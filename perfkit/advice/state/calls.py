@@ -98,19 +98,25 @@ def copies_the_weights(live: Live) -> Iterator[Finding]:
     )
 
 
+def profiles_all_along(live: Live) -> bool:
+    """Whether a profiler of the program's own is on, at every look."""
+    return live.n_profiled >= max(_LEAST_LOOKS, len(live.memory) - 1)
+
+
 @state
 def own_profiler(live: Live) -> Iterator[Finding]:
     """The program's own profiler records step after step, and keeps all of it."""
-    if live.n_profiled < _LEAST_LOOKS or live.n_profiled < len(live.resident) - 1:
+    if not profiles_all_along(live):
         return
-    (first, before), (last, after) = live.resident[1], live.resident[-1]
-    per_step = max(after - before, 0) / max(last - first, 1)
+    first, last = live.memory[1], live.memory[-1]
+    grown = max(last.own_bytes - first.own_bytes, 0)
     yield fact(
         "own-profiler",
         "Your own torch profiler records every step and keeps all its events in memory",
         (
-            f"it was on at each of {live.n_profiled} looks up to step {last}; meanwhile this "
-            f"process grew by {fmt_bytes(after - before)}, {fmt_bytes(per_step)} a step",
+            f"it was on at each of {live.n_profiled} looks up to step {last.step}; meanwhile this "
+            f"process grew by {fmt_bytes(grown)}, "
+            f"{fmt_bytes(grown / (last.step - first.step))} a step",
         ),
         "from torch.profiler import profile, schedule\n"
         "with profile(schedule=schedule(wait=5, warmup=1, active=3, repeat=1)) as watcher:\n"

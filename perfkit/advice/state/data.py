@@ -14,6 +14,7 @@ from perfkit.advice.places import line_of, name_of, only_line_with
 from perfkit.advice.state.state import state
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_s, fmt_share, plural
 from perfkit.measure.live import Live
+from perfkit.measure.memory_looks import of_workers
 
 # Fewer objects are copied within a moment, and nobody misses the memory.
 _MANY_OBJECTS = 20_000
@@ -142,6 +143,11 @@ def python_objects(live: Live) -> Iterator[Finding]:
         )
 
 
+def has_many_objects(loader: Any) -> bool:
+    """Whether its workers copy a large container of Python objects."""
+    return _forks(loader) and _most_objects(loader.dataset) is not None
+
+
 def _forks(loader: Any) -> bool:
     """Whether its workers begin as copies of this process; spawned ones copy all at once."""
     import multiprocessing
@@ -186,7 +192,7 @@ def _objects_in(value: Any) -> tuple[int, int] | None:
 
 def _growth(live: Live) -> tuple[str, ...]:
     """By how much the workers' own memory has grown between two looks."""
-    looks = [(step, n) for step, n in live.worker_bytes if n]
+    looks = of_workers(live.memory)
     if len(looks) < 2 or looks[-1][1] <= 1.05 * looks[0][1]:
         return ()
     (first, before), (last, after) = looks[0], looks[-1]

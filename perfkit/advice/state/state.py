@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from perfkit.advice.findings import Finding
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.measure.live import SLOW_FLAGS, Live
+from perfkit.measure.memory_looks import may_grow
 
 State = Callable[[Live], Iterable[Finding]]
 
@@ -25,15 +26,26 @@ NEEDS: dict[str, Callable[[Live], object]] = {
     "calls": lambda live: live.calls or live.n_profiled,
     "data": lambda live: live.loaders,
     "flags": lambda live: any(live.flags.get(one) for one in SLOW_FLAGS),
+    "memory": lambda live: live.kept or live.in_evaluation or may_grow(live.memory),
 }
 
 _KNOWN: dict[str, dict[str, State]] = {}
+_OF_NOW: set[State] = set()
 
 
 def state(check: State) -> State:
     """Register a state rule; a decorator."""
     _KNOWN.setdefault(check.__module__, {})[f"{check.__module__}.{check.__qualname__}"] = check
     return check
+
+
+def state_of_now(check: State) -> State:
+    """The same for a rule about what goes on: what it found counts no more once it finds nothing.
+
+    It is asked within an evaluation in which memory seems to grow, too.
+    """
+    _OF_NOW.add(check)
+    return state(check)
 
 
 def state_rules(live: Live) -> Iterator[tuple[str, State]]:
@@ -73,10 +85,12 @@ class StateWatch:
 
     def _ask(self, live: Live) -> None:
         for name, check in state_rules(live):
+            if live.in_evaluation and check not in _OF_NOW:
+                continue
             found: tuple[Finding, ...] = ()
             with self._instrument.guard(name):
                 found = tuple(check(live))
-            if found:
+            if found or check in _OF_NOW:
                 self._found[name] = found
 
     @property

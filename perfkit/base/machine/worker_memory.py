@@ -11,13 +11,13 @@ from perfkit.base import torch_compat
 _MOST_WORKERS = 16
 
 
-def private_bytes_of_workers() -> int:
-    """Bytes of this process's DataLoader workers that they share with nobody; 0 without any.
+def private_bytes_of_workers() -> list[int]:
+    """Bytes that each of this process's DataLoader workers shares with nobody.
 
     Of forked workers these are the pages that they have written to: a copy of each.
     """
     if "multiprocessing" not in sys.modules:
-        return 0
+        return []
     import psutil
 
     found: list[int] = []
@@ -25,4 +25,4 @@ def private_bytes_of_workers() -> int:
         with contextlib.suppress(psutil.Error, OSError):
             if child.name() == torch_compat.LOADER_WORKER_NAME and len(found) < _MOST_WORKERS:
                 found.append(int(child.memory_full_info().uss))
-    return sum(found)
+    return found

@@ -1,0 +1,545 @@
+"""Memory that grows with the steps, or with the batches of an evaluation, and what keeps it.
+
+The candidates are asked in the order in which they are usual: the program's own profiler (its
+rule is in ``calls``), a container, autograd graphs, a tensor, the loader's workers, and what no
+object of Python has. Objects are gone through only while memory grows.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import inspect
+import itertools
+import re
+import sys
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from perfkit.advice.findings import Finding, fact
+from perfkit.advice.line_kinds import GROWS
+from perfkit.advice.places import line_of, name_of, only_line_with, shown_line
+from perfkit.advice.state.calls import profiles_all_along
+from perfkit.advice.state.data import has_many_objects
+from perfkit.advice.state.state import state_of_now
+from perfkit.base.heap import heap_bytes
+from perfkit.base.words import fmt_bytes, plural
+from perfkit.measure.live import Live
+from perfkit.measure.memory_looks import Rise, free_rise, of_workers, own_rise, rise
+from perfkit.memory.graphs import nodes_of
+from perfkit.memory.holders import holder_of
+from perfkit.memory.storages import shown_bytes, storages_of
+
+_KINDS = (list, dict, set, collections.deque)
+# A container gains something in so many of the steps, at least.
+_MOST_STEPS = 0.5
+# Of entries: at least so many, and at most; of what each holds; and how many containers are named.
+_LEAST_ENTRIES, _MOST_ENTRIES, _MOST_PARTS, _MOST_NAMES = 24, 4096, 64, 3
+# What is seen explains what grows if it is so much of it.
+_EXPLAINS = 0.5
+# Kept graphs double from look to look, as steps do.
+_DOUBLES = 1.5
+# A view keeps so many times what it shows.
+_VIEW = 4
+
+
+@dataclass
+class _Held:
+    """What some entries hold, in bytes: with all that views keep, and what they show.
+
+    Attributes:
+        shown: of values.
+        storages: what tensors and arrays keep, each once, by address.
+        other: of other objects.
+        tensor: one of the tensors.
+        with_graph: whether a tensor leads to an autograd graph.
+    """
+
+    shown: float = 0.0
+    storages: dict[int, float] = field(default_factory=dict)
+    other: float = 0.0
+    tensor: Any = None
+    with_graph: bool = False
+
+    @property
+    def n_bytes(self) -> float:
+        return sum(self.storages.values()) + self.other
+
+    @property
+    def is_of_views(self) -> bool:
+        kept = sum(self.storages.values())
+        return kept >= _VIEW * self.shown and kept >= _EXPLAINS * self.n_bytes
+
+    def add(self, value: Any, weight: float = 1.0, depth: int = 2) -> None:
+        """Add an object and, of it, the first things that it holds for all of them."""
+        if isinstance(value, Tensor):
+            self.tensor = value
+            self.with_graph |= value.grad_fn is not None
+            self.shown += weight * shown_bytes(value)
+            for storage in storages_of(value) or ():
+                self.storages[storage.data_ptr()] = weight * storage.nbytes()
+        elif isinstance(value, np.ndarray):
+            self.shown += weight * value.nbytes
+            base = value
+            while isinstance(base.base, np.ndarray):
+                base = base.base
+            if not isinstance(value, np.memmap):
+                self.storages[id(base)] = weight * base.nbytes
+        else:
+            self.other += weight * sys.getsizeof(value, 0)
+            held = value if isinstance(value, (*_KINDS, tuple)) else getattr(value, "__dict__", ())
+            values = held.values() if isinstance(held, dict) else held
+            parts = list(itertools.islice(values, _MOST_PARTS)) if depth else []
+            for part in parts:
+                self.add(part, weight * len(held) / len(parts), depth - 1)
+
+
+@dataclass(frozen=True)
+class _Keeper:
+    """A container that gains entries with the steps, or a tensor that grows.
+
+    Attributes:
+        name: the way to it from a variable; empty where none was found.
+        n: its entries; 1 for a tensor.
+        per_step: entries a step.
+        entry_bytes, shown_bytes: that an entry keeps, about, and that its tensors show.
+        is_of_views: whether its tensors keep far more than they show.
+        tensor: one of its tensors, weakly, if it has some.
+        with_graph: whether they lead to an autograd graph.
+        kind: what it is: ``list`` …
+        is_bounded: whether it drops the first entries in the end.
+    """
+
+    name: str
+    n: int
+    per_step: float
+    entry_bytes: float
+    tensor: weakref.ref[Tensor] | None
+    with_graph: bool
+    kind: str
+    shown_bytes: float = 0.0
+    is_of_views: bool = False
+    is_bounded: bool = False
+
+    @property
+    def step_bytes(self) -> float:
+        """Bytes a step."""
+        return self.entry_bytes * self.per_step
+
+
+@dataclass
+class _Objects:
+    """What there was at one look.
+
+    Attributes:
+        step: then.
+        sizes: of containers, by ``id``.
+        storages: how many of each size tensors had.
+        nodes: of autograd graphs.
+        blocks: that Python's own allocator had handed out.
+        types: objects of each, by name.
+        heap: bytes that malloc had handed out; None where that is not known.
+        keeper: the container or the tensor that explains the growth, of this look or an earlier
+            one.
+        more_nodes, more_blocks, more_heap: by how much these grew, a step; None where that is not
+            known, 0 for graphs that do not double.
+        most_type: of which there are most more objects; empty where there are none.
+    """
+
+    step: int
+    sizes: dict[int, int]
+    storages: collections.Counter[int]
+    nodes: int
+    blocks: int
+    types: collections.Counter[str]
+    heap: int | None
+    keeper: _Keeper | None = None
+    more_nodes: float = 0.0
+    more_blocks: float | None = None
+    more_heap: float | None = None
+    most_type: str = ""
+
+
+@state_of_now
+def memory_grows(live: Live) -> Iterator[Finding]:
+    """Memory grows with the steps."""
+    if profiles_all_along(live):
+        return
+    suspect, whose = own_rise(live.memory, intervals=2)
+    if suspect is None:
+        kept = free_rise(live.memory)
+        yield from () if kept is None else (_freed(kept),)
+        return
+    seen = _look_at_objects(live, "steps", suspect)
+    grown, whose = own_rise(live.memory)
+    if grown is None or (seen.keeper is not None and seen.keeper.is_bounded):
+        return
+    # what nothing explains may be a cache that fills
+    sure, _ = own_rise(live.memory, intervals=4)
+    found = _kept(sure or grown, f"memory of {whose}", "step", seen)
+    if found is not None:
+        yield found
+    elif sure is not None:
+        yield _unexplained(sure, whose, seen)
+
+
+@state_of_now
+def evaluation_accumulates(live: Live) -> Iterator[Finding]:
+    """Memory grows with the batches of an evaluation."""
+    before = live.kept.get("accumulates")
+    if live.in_evaluation:
+        suspect = own_rise(live.evaluated, intervals=2, first=2)[0]
+        if suspect is not None:
+            seen = _look_at_objects(live, "evaluation", suspect)
+            grown, _ = own_rise(live.evaluated, first=2)
+            found = grown and _kept(grown, "memory", "batch of the evaluation", seen)
+            keeper = seen.keeper
+            if found and keeper is not None and keeper.name and keeper.tensor is not None:
+                before = live.kept["accumulates"] = found, live.n_steps, keeper.tensor
+    if before is None:
+        return
+    found, n_steps, kept = before
+    if live.n_steps > n_steps and kept() is not None:
+        # what training goes on with was no evaluation, but, say, episodes to learn from
+        live.looks_at_evaluation = False
+        live.kept["accumulates"] = None
+        return
+    yield found
+
+
+def _rose(grown: Rise, each: str) -> str:
+    return (
+        f"from {fmt_bytes(grown.before_bytes)} at {each} {grown.first} to "
+        f"{fmt_bytes(grown.after_bytes)} at {grown.last}"
+    )
+
+
+def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
+    """What Python's objects explain of it; None where they do not."""
+    keeper, rose = seen.keeper, _rose(grown, each.partition(" ")[0])
+    grows = f"{whose} grows by {fmt_bytes(grown.per_step)} with each {each}"
+    if keeper is None or keeper.step_bytes < _EXPLAINS * grown.per_step:
+        return _graphs(keeper, grows, rose, each, seen)
+    name = _last(keeper.name)
+    entry = fmt_bytes(keeper.entry_bytes)
+    has = f"{plural(keeper.n, 'entry', 'entries')} of about {entry} each"
+    if keeper.is_of_views:
+        copy = "clone" if keeper.tensor is not None else "copy"
+        return fact(
+            "views-kept",
+            f"{_called(keeper)} keeps whole tensors for the small parts of them that it shows: "
+            f"{grows}",
+            (
+                f"{rose}; an entry is a view of {fmt_bytes(keeper.shown_bytes)}, and keeps {entry}:"
+                " all of the tensor that it was cut from, in checkpoints, too",
+            ),
+            f"{name or 'kept'}.append(batch[i].{copy}())  # memory of its own, in place of a view",
+            line=_where_added(keeper),
+        )
+    if keeper.tensor is not None:
+        graphs = "; they lead to autograd graphs, which keep more" if keeper.with_graph else ""
+        has = has if keeper.kind != Tensor.__name__ else f"{entry} of tensors more with each"
+        keeps = f"{keeper.name} keeps tensors" if keeper.name else "Tensors stay"
+        return fact(
+            "tensors-kept",
+            f"{keeps} of every {each}: {grows}",
+            (f"{rose}; it has {has}{graphs}",),
+            GROWS.in_training,
+            line=_where_added(keeper),
+        )
+    entries = plural(max(round(keeper.per_step), 1), "entry", "entries")
+    return fact(
+        "objects-kept",
+        f"{_called(keeper)} gains {entries} with each {each}: {grows}",
+        (f"{rose}; it has {has}",),
+        f"# of {name}, what the result needs: numbers, not the objects that they are of;\n"
+        "# where it is a cache or a history, with a bound",
+        line=_where_added(keeper),
+    )
+
+
+def _graphs(
+    keeper: _Keeper | None, grows: str, rose: str, each: str, seen: _Objects
+) -> Finding | None:
+    if keeper is not None and keeper.with_graph:
+        return fact(
+            "graphs-kept",
+            f"{_called(keeper)} keeps the graph of every {each}: {grows}",
+            (f"{rose}; it has {plural(keeper.n, 'entry', 'entries')} that lead to a graph",),
+            f"{_last(keeper.name) or 'losses'}.append(loss.item())  # a number, without its graph",
+            line=_where_added(keeper),
+        )
+    if seen.more_nodes >= 1.0:
+        return fact(
+            "graphs-kept",
+            f"A tensor that is carried on keeps the graph of every {each}: {grows}",
+            (f"{rose}; graphs grew by {plural(round(seen.more_nodes), 'node')} a step",),
+            "total += loss.item()  # a number; a sum of losses keeps the graphs of all of them",
+            line=only_line_with(
+                r"^\s*([\w.]+)\s*(\+=|=\s*\1\s*\+).*\bloss\w*\b(?!\.(item|detach)\()"
+            ),
+        )
+    return None
+
+
+def _unexplained(grown: Rise, whose: str, seen: _Objects) -> Finding:
+    facts = [
+        f"{_rose(grown, 'step')}; no profiler of the program's own is on, no tensor, list or dict "
+        "that perfkit sees explains it, no graph is kept"
+    ]
+    if seen.more_heap is not None:
+        facts.append(f"malloc hands out {fmt_bytes(seen.more_heap)} more with each step")
+    if seen.more_blocks is not None:
+        more = seen.more_blocks >= 1.0
+        of = f", most of them {seen.most_type}" if seen.most_type else ""
+        facts.append(
+            f"Python's objects grow by {plural(round(seen.more_blocks), 'block')} a step{of}"
+            if more
+            else "Python's objects do not grow: a library written in C or C++ keeps it"
+        )
+    return fact(
+        "memory-grows",
+        f"Memory of {whose} grows by {fmt_bytes(grown.per_step)} with each step, and tensors do "
+        "not explain it",
+        tuple(facts),
+        "# by line, for Python's objects:\n"
+        "tracemalloc.start()  # before the loop; slow\n"
+        'print(*tracemalloc.take_snapshot().statistics("lineno")[:5], sep="\\n")\n'
+        "# if that shows nothing, a library written in C or C++ keeps it",
+    )
+
+
+def _freed(grown: Rise) -> Finding:
+    return fact(
+        "memory-grows",
+        "Memory that is freed and stays with malloc grows by "
+        f"{fmt_bytes(grown.per_step)} with each step",
+        (
+            f"{_rose(grown, 'step')}: small pieces in use hold the freed ones around them; what "
+            "the program uses does not grow",
+        ),
+        "# before the start: another allocator, or every large block given back at once\n"
+        "# LD_PRELOAD=libjemalloc.so.2\n# MALLOC_MMAP_THRESHOLD_=1000000",
+    )
+
+
+@state_of_now
+def workers_grow(live: Live) -> Iterator[Finding]:
+    """The loader's workers grow, and no large container of the data set explains it."""
+    looks = of_workers(live.memory)
+    last, found = live.kept.get("workers", (None, ()))
+    # at the end the loaders may be gone, and nothing is new
+    if looks and last != looks[-1]:
+        loaders = [use.ref() for use in live.loaders.values() if use.n_workers]
+        alive = [loader for loader in loaders if loader is not None]
+        found = _of_workers(looks, alive)
+        live.kept["workers"] = looks[-1], found
+    yield from found
+
+
+def _of_workers(looks: list[tuple[int, int]], loaders: list[Any]) -> tuple[Finding, ...]:
+    """What workers keep; without a cache that is seen only a rise that no heap's start explains."""
+    dataset = loaders[0].dataset if loaders else None
+    cache, line = _cache_of(dataset)
+    grown = rise(looks, intervals=3 if cache else 5)
+    if grown is None or any(map(has_many_objects, loaders)):
+        return ()
+    name = "the data set" if dataset is None else name_of(dataset)
+    grows = f"by {fmt_bytes(grown.per_step)} a step"
+    went = f"the workers' own memory went {_rose(grown, 'step')}"
+    return (
+        fact(
+            "workers-grow",
+            f"{cache} of {name} gains entries in each worker, without a bound: they grow {grows}"
+            if cache
+            else f"The loader's workers grow {grows}",
+            (
+                went
+                if cache
+                else f"{went}: {name} keeps something of each sample, or reads many Python "
+                "objects, whose pages are copied then, or malloc keeps what it frees",
+            ),
+            "@functools.lru_cache(maxsize=16)  # a bound; each worker has a cache of its own\n"
+            f"def read(path):  # in place of {cache or 'what grows'}\n"
+            "    ...",
+            line=line or line_of(getattr(type(dataset), "__getitem__", None)),
+        ),
+    )
+
+
+_FILLS = re.compile(
+    r"\bself\.(?P<name>\w+)(\[[^\]=]+\]\s*=[^=]|\.(append|add|setdefault|update|extend)\()"
+)
+
+
+def _cache_of(dataset: Any) -> tuple[str, str | None]:
+    """What the methods of a data set add entries to, or its cache without a bound; and where."""
+    kind = type(dataset)
+    known = {**vars(sys.modules.get(kind.__module__, kind)), **vars(kind)}
+    for name, one in known.items():
+        asked = getattr(one, "cache_parameters", None)
+        if asked is not None and asked().get("maxsize", 0) is None and line_of(one):
+            return name, line_of(one)
+    try:
+        lines, first = inspect.getsourcelines(kind)
+        file = inspect.getsourcefile(kind) or ""
+    except (OSError, TypeError):
+        return "", None
+    method = ""
+    for number, line in enumerate(lines, first):
+        begins = re.match(r"\s*(?:async )?def (\w+)", line)
+        method = begins[1] if begins else method
+        if method != "__init__" and (fills := _FILLS.search(line.partition("#")[0])):
+            return f"self.{fills['name']}", shown_line(file, number)
+    return "", None
+
+
+# --- what there is ----------------------------------------------------------------------------
+
+
+def _look_at_objects(live: Live, what: str, grown: Rise) -> _Objects:
+    """Go through all objects, and compare with the last time; once a look."""
+    before: _Objects | None = live.kept.get(what)
+    step = grown.last
+    if before is not None and before.step == step:
+        return before
+    objects = gc.get_objects()
+    types = collections.Counter(map(type, objects))
+    containers = [c for c in objects if type(c) in _KINDS and len(c) >= step // 4]
+    of_tensors = {kind for kind in types if issubclass(kind, Tensor)}
+    tensors = [one for one in objects if type(one) in of_tensors]
+    del objects
+    by_size = _by_size(tensors)
+    found = _Objects(
+        step,
+        {id(c): len(c) for c in containers},
+        collections.Counter({size: len(some) for size, some in by_size.items()}),
+        sum(nodes_of(tensors)),
+        sys.getallocatedblocks(),
+        collections.Counter({kind.__qualname__: n for kind, n in types.items()}),
+        heap_bytes(),
+    )
+    live.kept[what] = found
+    if before is None or before.step >= step:
+        return found
+    apart = step - before.step
+    pairs = ((c, len(c) - before.sizes.get(id(c), len(c))) for c in containers)
+    gaining = [(c, n / apart) for c, n in pairs if n >= _MOST_STEPS * apart]
+    least = _EXPLAINS * grown.per_step
+    ours = (containers, tensors, by_size, *by_size.values(), before.sizes, found.sizes, gaining)
+    found.keeper = (
+        _container(gaining, least, ours)
+        or _tensor(by_size, before, found, least * apart, ours)
+        or before.keeper
+    )
+    if found.nodes >= _DOUBLES * before.nodes:
+        found.more_nodes = (found.nodes - before.nodes) / apart
+    found.more_blocks = (found.blocks - before.blocks) / apart
+    if found.heap is not None and before.heap is not None:
+        found.more_heap = (found.heap - before.heap) / apart
+    kind, n = max((found.types - before.types).items(), key=lambda one: one[1], default=("", 0))
+    found.most_type = kind if n >= apart else ""
+    return found
+
+
+def _by_size(tensors: Iterable[Tensor]) -> dict[int, list[Tensor]]:
+    """By the size of their storages a tensor of each."""
+    known: dict[int, tuple[int, Tensor]] = {}
+    for tensor in tensors:
+        for storage in storages_of(tensor) or ():
+            known.setdefault(storage.data_ptr(), (storage.nbytes(), tensor))
+    found: dict[int, list[Tensor]] = {}
+    for size, tensor in known.values():
+        found.setdefault(size, []).append(tensor)
+    return found
+
+
+def _container(
+    gaining: list[tuple[Any, float]], least: float, ours: tuple[Any, ...]
+) -> _Keeper | None:
+    """Of these the one that explains it by its bytes, or keeps graphs, or has most bytes."""
+    looked = []
+    for container, per_step in gaining:
+        # the last ones, of whole steps: parts of one batch share its memory
+        n = min(max(round(2 * per_step), _LEAST_ENTRIES), _MOST_ENTRIES)
+        values = container.values() if isinstance(container, dict) else container
+        last = values if isinstance(values, set) else reversed(values)
+        held = _Held()
+        entries = list(itertools.islice(last, n))
+        for entry in entries:
+            held.add(entry)
+        looked.append((held.n_bytes / len(entries), held, container, per_step))
+    looked.sort(key=lambda one: (one[0] * one[3] >= least, one[1].with_graph, one[0]), reverse=True)
+    mine = (looked, *looked, *gaining, *(one[1].storages for one in looked), *ours)
+    for n_bytes, held, container, per_step in looked[:_MOST_NAMES]:
+        name = holder_of(container, mine) or ""
+        if name or held.tensor is not None:
+            return _Keeper(
+                name, len(container), per_step, n_bytes, _weakly(held.tensor), held.with_graph,
+                type(container).__name__,
+                shown_bytes=held.shown * n_bytes / (held.n_bytes or 1),
+                is_of_views=held.is_of_views,
+                is_bounded=getattr(container, "maxlen", None) is not None,
+            )  # fmt: skip
+    return None
+
+
+def _tensor(
+    by_size: dict[int, list[Tensor]],
+    before: _Objects,
+    now: _Objects,
+    least: float,
+    ours: tuple[Any, ...],
+) -> _Keeper | None:
+    """A tensor of the size of which there are most more bytes than before, if tensors grew.
+
+    It has a name where one like it is made in each step, or a line of the user's makes it grow.
+    """
+    more = {size: size * (len(some) - before.storages[size]) for size, some in by_size.items()}
+    total = sum(size * n for size, n in now.storages.items())
+    was = sum(size * n for size, n in before.storages.items())
+    size = max(more, key=lambda one: more[one], default=0)
+    if total - was < least or more.get(size, 0) < least:
+        return None
+    some = by_size[size]
+    tensor = some[len(some) // 2]  # neither one of the set-up nor of the last step
+    apart = now.step - before.step
+    n_bytes = (total - was) / apart
+    name = holder_of(tensor, ours) or ""
+    has_graph = tensor.grad_fn is not None
+    keeper = _Keeper(name, len(some), 1.0, n_bytes, _weakly(tensor), has_graph, Tensor.__name__)
+    is_sure = len(some) - before.storages[size] >= _MOST_STEPS * apart or _where_added(keeper)
+    return keeper if is_sure else replace(keeper, name="")
+
+
+def _weakly(tensor: Tensor | None) -> weakref.ref[Tensor] | None:
+    return None if tensor is None else weakref.ref(tensor)
+
+
+def _called(keeper: _Keeper) -> str:
+    return keeper.name or f"A {keeper.kind}"
+
+
+def _last(name: str) -> str:
+    """The variable or attribute itself, of the way to it."""
+    found = re.findall(r"[A-Za-z_]\w*", name.partition("[")[0].partition(" ")[0])
+    return found[-1] if found else ""
+
+
+def _where_added(keeper: _Keeper) -> str | None:
+    name = re.escape(_last(keeper.name))
+    if not name:
+        return None
+    of_function = re.search(r"\(in (\w+)\)", keeper.name)
+    # of losses.append(loss) and losses.append(loss.item()) the second keeps a number
+    number = r"(?!.*\.(item|tolist)\(\)\)+\s*$)" if keeper.tensor is not None else ""
+    return only_line_with(
+        rf"^{number}.*\b{name}(\.(append|appendleft|extend|add|update|setdefault)\(|\[[^\]]*\]\s*=[^=]"
+        rf"|\s*\+=|\s*=.*\b(cat|concat\w*|[vh]?stack|append)\(.*\b{name}\b)",
+        within=of_function[1] if of_function else "",
+    )

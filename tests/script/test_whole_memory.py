@@ -1,0 +1,263 @@
+"""Memory that grows along a run: by how much, in which process, and what keeps it."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import perfkit
+from perfkit.advice.findings import Finding
+from perfkit.advice.state.memory import memory_grows
+from perfkit.base.heap import give_back
+from perfkit.measure.memory_looks import MemoryLook
+from perfkit.script.options import Options
+from perfkit.script.run_watch import RunWatch
+from perfkit.script.whole_run import WholeRun
+
+_STEPS = 70
+_RULES = {
+    "graphs-kept",
+    "views-kept",
+    "tensors-kept",
+    "objects-kept",
+    "workers-grow",
+    "memory-grows",
+}
+
+
+def _run(loop: Callable[[], object]) -> WholeRun:
+    give_back()  # what other tests have freed hides what grows
+    watch = RunWatch("train.py", Options(steps=2, warmup=1))
+    watch.start()
+    try:
+        loop()
+    finally:
+        watch.stop()
+    return watch.result("finished")
+
+
+def _found(run: WholeRun) -> dict[str, Finding]:
+    assert run.profile is not None
+    return {f.rule: f for f in run.profile.diagnosis.findings if f.rule in _RULES}
+
+
+def _mib(n: float = 2.0) -> torch.Tensor:
+    return torch.ones(round(n * 2**18))
+
+
+def _train(after: Callable[[torch.Tensor], object] = bool) -> nn.Module:
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(_STEPS):
+        loss = model(torch.ones(4, 8)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        after(loss)
+    return model
+
+
+def _graphs(keep: bool) -> None:
+    losses: list[torch.Tensor] = []
+
+    def note(loss: torch.Tensor) -> None:
+        kept = (_mib().requires_grad_() * 2).exp().sum()
+        losses.append(kept if keep else kept.detach())
+
+    _train(note)
+
+
+def _sum_of_losses(keep: bool) -> None:
+    total: Any = 0.0
+
+    def note(loss: torch.Tensor) -> None:
+        nonlocal total
+        loss = (_mib().requires_grad_() * 2).exp().sum()
+        if keep:
+            total = total + loss
+        else:
+            total += loss.item()
+
+    _train(note)
+
+
+def _tensors(keep: bool) -> None:
+    outputs: list[dict[str, torch.Tensor]] = []
+    _train(lambda loss: outputs.append({"logits": _mib() if keep else _mib().sum()}))
+
+
+def _objects(keep: bool) -> None:
+    history: list[Any] = []
+    _train(lambda loss: history.append(bytearray(b"x") * (2**21 if keep else 8)))
+
+
+def _chain(keep: bool) -> None:
+    """What no list or dict holds."""
+    last: Any = None
+
+    def note(loss: torch.Tensor) -> None:
+        nonlocal last
+        last = (last if keep else None, bytearray(b"x") * 2**21)
+
+    _train(note)
+
+
+def _evaluation(keep: bool) -> None:
+    model = _train().eval()
+    outputs = []
+    with torch.no_grad():
+        batch = torch.ones(2**20, 8)
+        for _ in range(40):
+            logits = model(batch)
+            outputs.append(logits if keep else logits.sum())
+
+
+def _views(keep: bool) -> None:
+    hardest = []
+
+    def note(loss: torch.Tensor) -> None:
+        batch = _mib().view(64, -1)
+        hardest.append((loss.item(), batch[3] if keep else batch[3].clone()))
+
+    _train(note)
+
+
+def _growing_tensor(keep: bool) -> None:
+    model = _train().eval()
+    logits = torch.ones(0, 2)
+    with torch.no_grad():
+        batch = torch.ones(2**20, 8)
+        for _ in range(40):
+            part = model(batch)
+            if keep:
+                logits = torch.cat([logits, part])
+
+
+class _Cached(Dataset[Any]):
+    def __init__(self, keep: bool) -> None:
+        self.keep, self.cache = keep, {}  # type: ignore[var-annotated]
+
+    def __len__(self) -> int:
+        return 8 * _STEPS
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        row = _mib(0.125)
+        if self.keep:
+            self.cache[i] = row
+        return row[:8].clone()
+
+
+def _workers(keep: bool) -> None:
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(_Cached(keep), batch_size=8, num_workers=1)
+    for batch in loader:
+        model(batch).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("loop", "rule", "line"),
+    [
+        (_graphs, "graphs-kept", "losses.append("),
+        (_sum_of_losses, "graphs-kept", "total = total + loss"),
+        (_tensors, "tensors-kept", "outputs.append("),
+        (_objects, "objects-kept", "history.append("),
+        (_chain, "memory-grows", ""),
+        (_evaluation, "tensors-kept", "outputs.append("),
+        (_growing_tensor, "tensors-kept", "logits = torch.cat("),
+        (_workers, "workers-grow", "self.cache[i] = row"),
+        (_views, "views-kept", "hardest.append("),
+    ],
+)
+def test_what_keeps_memory_is_named_and_not_of_its_healthy_twin(
+    loop: Callable[[bool], None], rule: str, line: str
+) -> None:
+    found = _found(_run(lambda: loop(True)))
+    assert set(found) == {rule}
+    assert "MiB" in found[rule].title
+    assert found[rule].what_to_do
+    if line:
+        assert f": {line}" in (found[rule].line or "")
+    assert not _found(_run(lambda: loop(False)))
+
+
+def test_growth_is_told_of_the_process_with_its_workers() -> None:
+    run = _run(lambda: _workers(True))
+    assert run.grown is not None
+    assert run.n_workers == 1
+    assert 2**19 < run.grown.per_step < 2**22
+    words = " ".join(run.to_text().split())
+    assert "memory of this process and its 1 worker grew from" in words
+    healthy = _run(lambda: _workers(False))
+    assert healthy.grown is None
+    assert "grew from" not in healthy.to_text()
+
+
+def test_a_profiler_of_the_program_explains_what_grows() -> None:
+    def profiled() -> None:
+        kept = []
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+            _train(lambda loss: kept.append(_mib()))
+
+    run = _run(profiled)
+    assert "own-profiler" in {f.rule for f in run.findings}
+    assert not {f.rule for f in run.findings} & _RULES
+
+
+def _buffer_that_is_full() -> None:
+    kept: list[torch.Tensor] = []
+    # grows at all looks but the last one
+    _train(lambda loss: kept.append(_mib()) if len(kept) < 32 else None)
+
+
+def _history_with_a_bound() -> None:
+    past = collections.deque(maxlen=1000)  # type: ignore[var-annotated]
+    _train(lambda loss: past.append(_mib()))
+
+
+def _episodes() -> None:
+    """What is kept without gradients is what training goes on with."""
+    model = nn.Linear(8, 2).eval()
+    with torch.no_grad():
+        batch = torch.ones(2**20, 8)
+        episode = [model(batch) for _ in range(40)]
+    _train()
+    del episode
+
+
+def _text() -> None:
+    """Beside a cache a word comes at a time."""
+    model, cache = nn.Embedding(8, 2).eval(), []
+    with torch.no_grad():
+        for _ in range(40):
+            model(torch.ones(4, 1, dtype=torch.long))
+            cache.append(_mib(8))
+
+
+@pytest.mark.parametrize("loop", [_buffer_that_is_full, _history_with_a_bound, _episodes, _text])
+def test_what_is_to_be_kept_is_no_finding(loop: Callable[[], None]) -> None:
+    run = _run(loop)
+    assert not {f.rule for f in run.findings} & _RULES
+
+
+@pytest.mark.parametrize("mib_a_step", [0.5, 8.0])
+def test_freed_memory_that_stays_with_malloc_is_told_where_it_is_much(mib_a_step: float) -> None:
+    looks = [MemoryLook(2**k, 2**28, 2**27, round(mib_a_step * 2**k * 2**20)) for k in range(7)]
+    live: Any = SimpleNamespace(memory=looks, n_profiled=0, kept={})
+    found = [f.title for f in memory_grows(live)]
+    assert any("freed and stays with malloc grows by 8.00 MiB" in one for one in found) is (
+        mib_a_step > 1
+    )
+
+
+def test_find_leaks_says_what_it_did_not_look_at() -> None:
+    said = str(perfkit.find_leaks(lambda: None, steps=8))
+    assert "Not looked at: worker processes" in said
