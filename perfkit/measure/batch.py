@@ -75,7 +75,8 @@ def n_bytes(batch: Any) -> int | None:
     Looks as far into it as :class:`SampleCounter` does.
     """
     try:
-        return _bytes_in(batch, 0, [_MOST_LOOKS]) or None
+        sizes = [getattr(part, "nbytes", 0) for part in parts_of(batch)]
+        return sum(size for size in sizes if isinstance(size, int)) or None
     except Exception:
         return None
 
@@ -99,18 +100,6 @@ def _collect(value: Any, depth: int, looks: list[int], into: list[Any]) -> None:
     elif depth < _DEEPEST:
         for get, key in _steps_into(value):
             _collect(get(value, key), depth + 1, looks, into)
-
-
-def _bytes_in(value: Any, depth: int, looks: list[int]) -> int:
-    if looks[0] <= 0:
-        return 0
-    looks[0] -= 1
-    if getattr(value, "shape", None) is not None:
-        size = getattr(value, "nbytes", 0)
-        return size if isinstance(size, int) else 0
-    if depth == _DEEPEST:
-        return 0
-    return sum(_bytes_in(get(value, key), depth + 1, looks) for get, key in _steps_into(value))
 
 
 def _first_dimension(value: Any) -> int:

@@ -11,21 +11,19 @@ import functools
 import gc
 import inspect
 import math
-import numbers
-import reprlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.base.arguments import check_function, check_seconds
+from perfkit.base.arguments import check_function, check_seconds, check_whole, shown
 from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
-from perfkit.base.machine import Provenance, facts, stamp
+from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import ContentionMark, this_thread
 from perfkit.base.plain import fields
 from perfkit.base.printable import printable
@@ -38,11 +36,9 @@ from perfkit.base.words import (
     no_difference,
 )
 from perfkit.measure.clock import Clock, clock_in_use
-from perfkit.measure.drift import Conditions, conditions, drift
 from perfkit.measure.looks import Looks
 from perfkit.measure.paired import FEWEST, Interval, ratio_interval
-from perfkit.measure.power import power
-from perfkit.measure.summary import Summary, summarize
+from perfkit.measure.summary import Summary, drift_of, summarize
 
 __all__ = ["Comparison", "Interval", "compare", "ratio_interval"]
 
@@ -98,7 +94,7 @@ class Comparison(Shown):
         duration_s: how long it took in all, including warm-up.
         detectable: the smallest difference that such a comparison detects with 80 % probability, as
             a share (0.03 is a ratio of 1.03), predicted from the spread of the blocks: see
-            :mod:`perfkit.measure.power`. None if there are too few blocks.
+            :attr:`perfkit.measure.paired.Interval.detectable`. None if there are too few blocks.
     """
 
     names: tuple[str, str]
@@ -123,17 +119,9 @@ class Comparison(Shown):
         """The name of the faster one; empty if no difference was seen."""
         return self.names[self.ratio > 1] if self.different else ""
 
-    def power(self, effect: float = 0.03) -> float | None:
-        """The probability that such a comparison detects a difference of this share.
-
-        Predicted, see :mod:`perfkit.measure.power`; None if there are too few blocks.
-        """
-        interval = Interval(self.ratio, self.low, self.high, self.confidence)
-        return power(interval, self.n_blocks, effect)
-
     def to_dict(self) -> dict[str, Any]:
         """This result as plain JSON types."""
-        return fields(self, "faster", power_for_3_percent=self.power())
+        return fields(self, "faster")
 
 
 def compare(
@@ -188,15 +176,18 @@ def compare(
     check_function("b", b)
     if clock is not None and not callable(getattr(clock, "now", None)):
         raise UsageError(
-            f"clock is {_shown(clock)}; give a Clock of perfkit.measure, or leave it out"
+            f"clock is {shown(clock)}; give a Clock of perfkit.measure, or leave it out"
         )
     names = _own_names(a, b) if names is None else _checked_names(names)
-    _check_numbers(budget_s, min_blocks, max_blocks, warmup, seed)
+    check_seconds("budget_s", budget_s)
+    check_whole("min_blocks", min_blocks, 2)
+    check_whole("max_blocks", max_blocks, min_blocks)
+    check_whole("warmup", warmup, 0)
+    check_whole("seed", seed, 0)
     budget_s = scaled(budget_s)
     for name, function in zip(names, (a, b), strict=True):
         _check_callable(name, function)
     wall = time.monotonic_ns if clock is None else clock.now
-    before = conditions()
     began = wall()
     budget_ns = budget_s * 1e9
 
@@ -261,7 +252,6 @@ def compare(
         duration_s=(wall() - began) / 1e9,
         budget_s=budget_s,
         seed=seed,
-        before=before,
         mark=mark,
     )
 
@@ -364,35 +354,11 @@ def _checked_names(names: object) -> tuple[str, str]:
         or len(names) != 2
         or not all(isinstance(n, str) for n in names)
     ):
-        raise UsageError(f"names must be two strings, got {_shown(names)}")
+        raise UsageError(f"names must be two strings, got {shown(names)}")
     first, second = (printable(name, _LONGEST_NAME) for name in names)
     if first == second:
         raise UsageError(f"names must differ, got {first!r} twice")
     return first, second
-
-
-def _check_numbers(
-    budget_s: object, min_blocks: object, max_blocks: object, warmup: object, seed: object
-) -> None:
-    check_seconds("budget_s", budget_s)
-    if not _is_whole(min_blocks) or min_blocks < 2:
-        raise UsageError(f"min_blocks must be a whole number ≥ 2, got {_shown(min_blocks)}")
-    if not _is_whole(max_blocks) or max_blocks < min_blocks:
-        raise UsageError(
-            f"max_blocks must be a whole number not below min_blocks ({min_blocks}), got "
-            f"{_shown(max_blocks)}"
-        )
-    for what, number in (("warmup", warmup), ("seed", seed)):
-        if not _is_whole(number) or number < 0:
-            raise UsageError(f"{what} must be a whole number ≥ 0, got {_shown(number)}")
-
-
-def _is_whole(value: object) -> TypeGuard[int]:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
-
-
-def _shown(value: object) -> str:
-    return printable(reprlib.repr(value), _LONGEST_NAME)
 
 
 def _check_callable(name: str, function: Callable[..., object]) -> None:
@@ -434,7 +400,6 @@ def _comparison(
     duration_s: float,
     budget_s: float,
     seed: int,
-    before: Conditions,
     mark: ContentionMark,
 ) -> Comparison:
     interval = ratio_interval(a, b)
@@ -453,7 +418,6 @@ def _comparison(
             a,
             b,
             interval,
-            before=before,
             busy=mark.until_now().sentence(),
             over=_overrun(duration_s, budget_s),
         ),
@@ -520,22 +484,25 @@ def doubts(
     b: _Array,
     interval: Interval,
     *,
-    before: Conditions | None = None,
     busy: str = "",
     over: str = "",
 ) -> tuple[str, ...]:
     """Reasons to doubt the interval of two arms, in one sentence; empty if there are none.
 
     Args:
-        before: the machine's state when measuring began, to name the cause of drift.
         busy: what else the machine was doing, as :class:`CpuContention` says it.
         over: how far the budget was overrun.
     """
     found = [busy.rstrip(".")] if busy else []
     found += [over] if over else []
-    after = conditions() if before is not None else None
-    drifted = drift(a, b, before=before, after=after, cores=facts().cores)
-    found += [drifted] if drifted else []
+    both = np.sqrt(a * b).ravel()  # the machine affects both arms
+    drift = drift_of(both) if (both > 0).all() else None
+    if drift is not None:
+        way = "slower" if drift.change > 0 else "faster"
+        found.append(
+            f"both got {fmt_share(abs(drift.relative))} {way} while measured, which cancels in the "
+            "ratio"
+        )
     spread = _spread(a, b)
     if spread > _WIDE_SPREAD and not busy:
         found.append(

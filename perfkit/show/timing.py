@@ -90,12 +90,11 @@ def _comparison(c: Comparison) -> Document:
 
 def _power(c: Comparison) -> list[str]:
     """What a comparison like this one would have missed."""
-    least, of_three = c.detectable, c.power()
-    if least is None or of_three is None:
+    if c.detectable is None:
         return []
     return [
-        f"Predicted from the spread of the blocks: a difference of {fmt_share(least)} is seen with "
-        f"80 % probability, one of 3 % with {fmt_share(of_three)}."
+        f"Predicted from the spread of the blocks: a difference of {fmt_share(c.detectable)} is "
+        "seen with 80 % probability."
     ]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
-from perfkit.measure.drift import Conditions
 
 
 class FakeClock:
@@ -38,4 +37,3 @@ def quiet_machine(monkeypatch) -> None:
     """Pretend that nothing else runs on the machine."""
     quiet = CpuContention(10.0, 2, 10.0)
     monkeypatch.setattr(ContentionMark, "until_now", lambda self: quiet)
-    monkeypatch.setattr("perfkit.measure.compare.conditions", lambda: Conditions(None, None))

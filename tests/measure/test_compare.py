@@ -406,7 +406,7 @@ def test_what_would_measure_nothing_is_refused_by_name(clock, bad, said: str, pl
         {"budget_s": -1},
         {"budget_s": math.nan},
         {"min_blocks": 1},
-        {"min_blocks": 10, "max_blocks": 9},
+        {"max_blocks": 9, "min_blocks": 10},
         {"warmup": -1},
         {"budget_s": "a"},
         {"budget_s": None},

@@ -17,7 +17,6 @@ from tiers import draws
 
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.measure.compare import Comparison, compare
-from perfkit.measure.drift import Conditions
 
 RUNS = draws(full=1800, few=90)
 # 5 % of the runs, and two standard deviations of that count
@@ -31,7 +30,6 @@ def small_heap() -> Iterator[None]:
     gc.freeze()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("perfkit.measure.compare.this_thread", QuietMark)
-        patch.setattr("perfkit.measure.compare.conditions", lambda: Conditions(None, None))
         yield
 
 

@@ -13,7 +13,6 @@ import pytest
 from perfkit.base.machine.dataloader_stats import DataLoaderStats, ProcessUse
 from perfkit.measure import paired
 from perfkit.measure.compare import _overrun, doubts
-from perfkit.measure.drift import Conditions, drift
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.loader_cause import loader_cause
 from perfkit.measure.meter import StepColumns
@@ -51,40 +50,6 @@ def test_doubts_about_values(
 def test_a_trend_needs_ten_points() -> None:
     assert trend(np.arange(9.0)) is None
     assert trend(np.arange(10.0)) is not None
-
-
-def _arms(rise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    level = 10 * rise.reshape(-1, 2)
-    return level, level / 2
-
-
-def test_what_a_machine_did_while_two_took_turns() -> None:
-    def slope(share: float) -> np.ndarray:
-        return np.linspace(1, 1 + share, 40)
-
-    def jump(share: float) -> np.ndarray:
-        return np.where(np.arange(40) < 20, 1.0, 1 + share)
-
-    assert drift(*_arms(slope(0.042))) == ""
-    assert "slower while measured" in drift(*_arms(slope(0.06)))
-    assert drift(*_arms(jump(0.085))) == ""
-    assert "at once" in drift(*_arms(jump(0.12)))
-    before = Conditions(None, 3.0)
-    for clock_ghz, is_said in ((2.88, False), (2.8, True)):
-        said = drift(*_arms(slope(0.2)), before=before, after=Conditions(None, clock_ghz))
-        assert ("clock fell" in said) is is_said
-
-
-@pytest.mark.parametrize(("n_blocks", "is_told"), [(1, False), (10, False), (11, True), (12, True)])
-def test_a_jump_is_clear_where_chance_makes_one_in_a_thousand(n_blocks: int, is_told: bool) -> None:
-    """Pettitt's p of a jump in the middle, 2 exp(-6 (n² / 4)² / (n³ + n²)): 20 values, two of each
-    block, have 0.0016, 22 have 0.00075. (With some noise, or it would be a trend.)
-    """
-    n = 2 * n_blocks
-    level = np.where(np.arange(n) < n // 2, 1.0, 1.3) * np.resize([1.0, 1.01, 0.99], n)
-    said = drift(*_arms(level))
-    assert ("at once after 50 %" in said) is is_told
-    assert bool(said) is is_told
 
 
 def test_doubts_about_two_arms() -> None:

@@ -81,7 +81,8 @@ class ABResult(Shown):
         warnings: reasons to doubt it.
         stopped: why measuring ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
         detectable: the smallest difference that such a comparison detects with 80 % probability, as
-            a share: see :mod:`perfkit.measure.power`. None if there are too few blocks.
+            a share: see :attr:`perfkit.measure.paired.Interval.detectable`. None if there are too
+            few blocks.
     """
 
     names: tuple[str, str]
