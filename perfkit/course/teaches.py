@@ -30,7 +30,6 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "dataloader-few-workers",
         "dataloader-no-core",
         "dataloader-large-batches",
-        "dataloader-new-memory",
         "dataloader-blocked",
         "shuffled-gather",
         "host-sleeps",

@@ -69,18 +69,6 @@ class SampleCounter:
         return None
 
 
-def n_bytes(batch: Any) -> int | None:
-    """Bytes of the tensors and arrays in a batch; None if there are none. Never raises.
-
-    Looks as far into it as :class:`SampleCounter` does.
-    """
-    try:
-        sizes = [getattr(part, "nbytes", 0) for part in parts_of(batch)]
-        return sum(size for size in sizes if isinstance(size, int)) or None
-    except Exception:
-        return None
-
-
 def parts_of(batch: Any) -> list[Any]:
     """The tensors and arrays in a batch, as far into it as :class:`SampleCounter` looks.
 

@@ -7,7 +7,6 @@ The answer is the ratio of their times within blocks, with its interval: see
 
 from __future__ import annotations
 
-import functools
 import gc
 import inspect
 import math
@@ -362,21 +361,6 @@ def _checked_names(names: object) -> tuple[str, str]:
 
 
 def _check_callable(name: str, function: Callable[..., object]) -> None:
-    inner: Any = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    if not inspect.isroutine(inner) and not inspect.isclass(inner):
-        inner = type(inner).__call__
-    for is_kind, kind in (
-        (inspect.isgeneratorfunction, "generator"),
-        (inspect.iscoroutinefunction, "coroutine"),
-        (inspect.isasyncgenfunction, "async generator"),
-    ):
-        if is_kind(inner):
-            raise UsageError(
-                f"{name!r} is a {kind} function: calling it runs nothing; pass compare() a "
-                f"function that runs it to its end"
-            )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -2,13 +2,9 @@
 
 A step that waits for data waits for its workers, which then are always at work on a batch. So the
 share of a worker's time that goes into one thing is the share of the loader's time that it takes.
-With the whole step as 1, waiting for data a share ``lost`` of it, the loader is the longer of two
-things that run beside each other, and removing a part ``p`` of the workers' time brings at most::
-
-    1 / max(1 - p, 1 - lost)
-
-The rest of the step does not change, and the loader keeps what else it does. More workers bring at
-most ``1 / max(now / more, 1 - lost)``. These are bounds, not promises (Amdahl 1967).
+With the whole step as 1, waiting for data a share ``lost`` of it, a loader that takes ``left`` of
+its time brings at most ``1 / max(left, 1 - lost)``: the rest of the step does not change. These are
+bounds, not promises (Amdahl 1967).
 
 Thresholds are shares of the workers' time at which a remedy is worth its work; they leave gaps on
 purpose, in which no cause is named.
@@ -17,6 +13,7 @@ purpose, in which no cause is named.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from perfkit.base.machine.dataloader_stats import DataLoaderStats
@@ -37,12 +34,9 @@ _KERNEL_FROM = 0.4
 _SLOWEST_DISK = 0.4e6
 # A read call copies from the page cache at 2 GB/s or more; beyond that the kernel did other things.
 _CACHE_COPY = 2e9
-# Handing batches over is the kernel's reason if they are so much for each second of CPU time: at
-# 0.5 to 2 µs for a page of 4 KiB (clearing and mapping it), 0.25 GB take 3 to 12 % of it.
-_HANDED_FROM = 0.25e9
 _MOST_GAIN = 10.0
 
-Kind = Literal["disk", "code", "workers", "batches", "memory", "elsewhere", "cores"]
+Kind = Literal["disk", "code", "workers", "batches", "elsewhere", "cores"]
 
 
 @dataclass(frozen=True)
@@ -51,10 +45,9 @@ class LoaderCause:
 
     Attributes:
         kind: ``"disk"``, ``"code"`` (its own CPU time, and no core is free), ``"workers"`` (too few
-            for the cores), ``"batches"`` (large ones through shared memory), ``"memory"`` (in the
-            kernel: batches handed over, or new memory for intermediate results), ``"cores"`` (they
-            are ready, but others hold the cores) or ``"elsewhere"`` (neither a core nor the disk:
-            a network, a lock, a sleep).
+            for the cores), ``"batches"`` (in the kernel: large ones handed over through shared
+            memory, or large intermediate results), ``"cores"`` (they are ready, but others hold the
+            cores) or ``"elsewhere"`` (neither a core nor the disk: a network, a lock, a sleep).
         title: the cause in a sentence, without the full stop.
         evidence: what was seen, with figures, one sentence each.
         what_to_do: code to change, as a snippet.
@@ -80,22 +73,18 @@ def loader_cause(
     stats: DataLoaderStats | None,
     *,
     lost: float,
-    batch_bytes: int | None = None,
-    batches_per_s: float | None = None,
 ) -> LoaderCause | None:
     """Name the cause; None if there is none to name, or the evidence is too thin.
 
     Args:
         stats: what the workers and the training thread did.
         lost: share of the step that waiting for data costs.
-        batch_bytes: size of a batch; None if unknown.
-        batches_per_s: how many the step got; None if unknown.
     """
     if stats is None or lost < _LEAST_LOST:
         return None
     if not stats.workers:
         return _of_main(stats, lost)
-    return _of_workers(stats, lost, (batch_bytes or 0) * (batches_per_s or 0.0))
+    return _of_workers(stats, lost)
 
 
 def _of_main(stats: DataLoaderStats, lost: float) -> LoaderCause | None:
@@ -107,22 +96,20 @@ def _of_main(stats: DataLoaderStats, lost: float) -> LoaderCause | None:
     part = min(blocked, lost)
     if part < _LEAST_LOST or not _by_disk(main.disk_bytes, blocked * main.seen_s):
         return None
-    gain = min(1 / max(1 - part, 1e-3), _MOST_GAIN)
-    return LoaderCause(
+    reads = _reading(main.disk_bytes, main.asked_bytes, main.seen_s, "this process reads")
+    return _cause(
+        stats,
+        0.0,
         "disk",
         "The step waits for the disk",
-        (
-            f"the training thread is blocked for {fmt_share(blocked)} of the time, and "
-            + _reading(main.disk_bytes, main.asked_bytes, main.seen_s, "this process reads"),
-        ),
+        (f"the training thread is blocked for {fmt_share(blocked)} of the time, and {reads}",),
         _FROM_DISK,
-        gain,
-        f"at most 1 / (1 - {part:.2f}) = {fmt_bound(gain)}, if all files came from memory",
-        stats.doubts,
+        1 - part,
+        "if all files came from memory",
     )
 
 
-def _of_workers(stats: DataLoaderStats, lost: float, handed_per_s: float) -> LoaderCause | None:
+def _of_workers(stats: DataLoaderStats, lost: float) -> LoaderCause | None:
     seen_s = sum(worker.seen_s for worker in stats.workers)
     cpu = stats.mean(lambda worker: worker.cpu_s)
     system = stats.mean(lambda worker: worker.system_s)
@@ -132,41 +119,23 @@ def _of_workers(stats: DataLoaderStats, lost: float, handed_per_s: float) -> Loa
     blocked = max(1 - cpu - waited, 0.0)
     disk = stats.mean(lambda worker: worker.disk_bytes)
     asked = stats.mean(lambda worker: worker.asked_bytes)
-    n, spare, rest = len(stats.workers), stats.spare_cores, f"{1 - lost:.2f}"
+    n, spare, rest = len(stats.workers), stats.spare_cores, 1 - lost
     who = "the worker" if n == 1 else f"each of {n} workers"
     on_cpu = f"{who} computes for {fmt_share(min(cpu, 1.0))} of the time"
     no_core = f"{who} is ready without a core for {fmt_share(waited)} of the time"
-
-    def cause(
-        kind: Kind,
-        title: str,
-        evidence: tuple[str, ...],
-        remedy: str,
-        loader_part: float,
-        how: str,
-        if_: str,
-    ) -> LoaderCause:
-        gain = min(1 / max(loader_part, 1 - lost, 1e-3), _MOST_GAIN)
-        formula = f"at most {how} = {fmt_bound(gain)}, {if_}"
-        if gain >= _MOST_GAIN:
-            formula = f"over {_MOST_GAIN:.0f}× at best: {how}, {if_}"
-        return LoaderCause(kind, title, evidence, remedy, gain, formula, stats.doubts)
-
+    without_core = (no_core,) if waited >= _NO_CORE_FROM else ()
+    is_blocked = f"{who} is blocked for {fmt_share(blocked)} of the time"
+    kernel = max(system - (asked or 0.0) / _CACHE_COPY, 0.0)
+    cause = partial(_cause, stats, rest)
     if blocked >= _BLOCKED_FROM and _by_disk(disk, blocked):
-        assert disk is not None
+        asked_by_all = None if asked is None else asked * n
+        reads = _reading((disk or 0.0) * n, asked_by_all, 1.0, "together they read")
         return cause(
             "disk",
             "The workers wait for the disk",
-            (
-                f"{who} is blocked for {fmt_share(blocked)} of the time, and "
-                + _reading(
-                    disk * n, None if asked is None else asked * n, 1.0, "together they read"
-                ),
-                on_cpu,
-            ),
+            (f"{is_blocked}, and {reads}", on_cpu),
             _FROM_DISK,
             1 - blocked,
-            f"1 / max({1 - blocked:.2f}, {rest})",
             "if all files came from memory and the workers' other time stayed",
         )
     if blocked >= _ELSEWHERE_FROM and disk is not None:
@@ -174,41 +143,25 @@ def _of_workers(stats: DataLoaderStats, lost: float, handed_per_s: float) -> Loa
             "elsewhere",
             "The workers wait, and neither for a core nor for this machine's disk",
             (
-                f"{who} is blocked for {fmt_share(blocked)} of the time, while they read "
-                f"{fmt_bytes(disk * n)}/s from the disk: a network, a lock or a sleep",
+                f"{is_blocked}, while they read {fmt_bytes(disk * n)}/s from the disk: a network, "
+                "a lock or a sleep",
                 on_cpu,
             ),
             "# such waits overlap: more workers than cores help, or many requests at a time\n"
             f"loader = DataLoader(dataset, ..., num_workers={4 * n}, persistent_workers=True)",
             0.25,
-            f"1 / max({n} / {4 * n}, {rest})",
             f"with {4 * n} workers that wait at the same time",
         )
     if cpu + waited < _AT_WORK_FROM:
         return None
-    without_core = (no_core,) if waited >= _NO_CORE_FROM else ()
-    kernel = max(system - (asked or 0.0) / _CACHE_COPY, 0.0)
     if kernel >= _KERNEL_FROM * cpu:
         in_kernel = f"the kernel takes {fmt_share(kernel / cpu)} of the workers' CPU time"
-        kind: Kind = "memory"
-        title = "The workers spend their time in the kernel, and not on reading"
-        evidence: tuple[str, ...] = (
-            in_kernel,
-            "large batches handed over through shared memory do that, and so do large "
-            "intermediate results",
-        )
-        if handed_per_s >= _HANDED_FROM * cpu * n:
-            kind = "batches"
-            title = "The workers spend their time handing over large batches through shared memory"
-            evidence = (f"they hand over {fmt_bytes(handed_per_s)}/s, and {in_kernel}",)
-        part = kernel / cpu * (cpu + waited)  # waiting for a core is spread over all that it does
         return cause(
-            kind,
-            title,
-            (*evidence, *without_core),
+            "batches",
+            "The workers spend their time in the kernel: on large batches or intermediate results",
+            (in_kernel, *without_core),
             _SMALLER,
-            1 - part,
-            f"1 / max({1 - part:.2f}, {rest})",
+            1 - kernel / cpu * (cpu + waited),  # waiting for a core is spread over all they do
             "if that took no time",
         )
     if waited > cpu:
@@ -219,7 +172,6 @@ def _of_workers(stats: DataLoaderStats, lost: float, handed_per_s: float) -> Loa
             "# end other programs, or let fewer threads and workers share the cores:\n"
             "torch.set_num_threads(...)  # cores minus workers",
             1 - waited,
-            f"1 / max({1 - waited:.2f}, {rest})",
             "if they always had one",
         )
     if spare is None:
@@ -233,7 +185,6 @@ def _of_workers(stats: DataLoaderStats, lost: float, handed_per_s: float) -> Loa
             (f"{on_cpu}, and {cores}",),
             f"loader = DataLoader(dataset, ..., num_workers={more}, persistent_workers=True)",
             n / more,
-            f"1 / max({n} / {more}, {rest})",
             f"with {plural(more, 'worker')}",
         )
     return cause(
@@ -243,10 +194,26 @@ def _of_workers(stats: DataLoaderStats, lost: float, handed_per_s: float) -> Loa
         "# less work for each sample: prepare once and store the result (smaller images, arrays),\n"
         "# move augmentation to the device, replace Python loops in __getitem__ by array code;\n"
         "# its lines:  for i in range(200): dataset[i]   under %%torchprof",
-        1 - lost,
-        f"1 / {rest}",
+        0.0,
         "if loading took no time",
     )
+
+
+def _cause(
+    stats: DataLoaderStats,
+    rest: float,
+    kind: Kind,
+    title: str,
+    evidence: tuple[str, ...],
+    what_to_do: str,
+    left: float,
+    if_: str,
+) -> LoaderCause:
+    """With the bound of a loader that takes ``left`` of its time, beside ``rest`` of the step."""
+    gain = min(1 / max(left, rest, 1e-3), _MOST_GAIN)
+    bound = f"{fmt_bound(gain)} at most" if gain < _MOST_GAIN else f"over {_MOST_GAIN:.0f}× at best"
+    formula = f"{bound}: 1 / max({left:.2f}, {rest:.2f}), {if_}"
+    return LoaderCause(kind, title, evidence, what_to_do, gain, formula, stats.doubts)
 
 
 def _by_disk(disk_bytes: float | None, blocked_s: float) -> bool:

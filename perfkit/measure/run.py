@@ -22,7 +22,7 @@ from perfkit.base.printable import printable
 from perfkit.base.uncompiled import leave_uncompiled
 from perfkit.base.uninterrupted import surely
 from perfkit.base.words import fmt_count
-from perfkit.measure.batch import SampleCounter, n_bytes
+from perfkit.measure.batch import SampleCounter
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.tracker import Observer, Pace, StepTracker, Update
 from perfkit.measure.verdict import RunSummary
@@ -127,8 +127,6 @@ class WatchedRun(Generic[_Batch]):
         )
         self._count = SampleCounter()
         self._batch_size = 0
-        self._batch_bytes: int | None = None
-        self._has_workers = False
         self._ended_before = "not started"
         self._unfinished = 0
         self._instrument = Instrument("perfkit.watch")
@@ -272,7 +270,6 @@ class WatchedRun(Generic[_Batch]):
             self._close("overtaken by a newer loop over the same watch")
         self._loop = loop
         self._expected = self.total
-        self._has_workers = bool(_of(self._loader, "num_workers"))
         self._handed = 0
         self._working = False
         self._summary = None
@@ -294,8 +291,6 @@ class WatchedRun(Generic[_Batch]):
         self._size, self._looked_ns = None, 0
         if tracker.samples is not None:  # after one batch without a size the sum is unknown
             self._size = size = self._count(batch)
-            if size is not None and self._has_workers and self._batch_bytes is None:
-                self._batch_bytes = n_bytes(batch) or 0
             if size is not None and size > self._batch_size:
                 self._batch_size = size
             looked = now() - came
@@ -386,7 +381,6 @@ class WatchedRun(Generic[_Batch]):
             batch_size=self._batch_size if tracker.samples else None,
             one_shot=hasattr(type(self._loader), "__next__"),
             problems=(*self._problems, *(f.sentence() for f in failed if f is not None)),
-            batch_bytes=self._batch_bytes or None,
         )
 
 
@@ -413,13 +407,6 @@ def _check_iterable(loader: Any) -> None:
     elif callable(loader):
         hint = f"if that function makes batches, call it: watch({name}())"
     raise UsageError(f"watch() cannot loop over {name} ({kind.__name__}): {hint}")
-
-
-def _of(loader: Any, name: str) -> Any:
-    try:
-        return getattr(loader, name)
-    except Exception:  # most things that can be looped over have none
-        return None
 
 
 leave_uncompiled(__name__)  # its loops run in the program's functions

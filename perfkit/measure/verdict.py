@@ -80,7 +80,6 @@ class RunFacts:
     busy: CpuContention | None = None
     during: Callable[[set[int]], str] = lambda _steps: ""
     loading: DataLoaderStats | None = None
-    batch_bytes: int | None = None
     waits_known: bool = True  # False where no DataLoader was seen, and data may come otherwise
     phase_ns: tuple[int, ...] = ()  # of each of PHASES, of the whole run
     columns: StepColumns | None = None  # of the same steps as step_ms
@@ -267,8 +266,6 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         why_waiting=loader_cause(
             facts.loading,
             lost=share or 0.0,
-            batch_bytes=facts.batch_bytes,
-            batches_per_s=steps_per_s,
         ),
     )
     return replace(summary, sentence=_sentence(facts, steps, summary))

@@ -161,7 +161,7 @@ def test_slow_loader_workers_get_other_advice() -> None:
         ({"cpu_s": 9.8}, {"spare_cores": 5.0}, "dataloader-few-workers"),
         ({"cpu_s": 1.0, "disk_bytes": 10**9}, {}, "dataloader-slow-disk"),
         ({"cpu_s": 1.0}, {}, "dataloader-blocked"),
-        ({"cpu_s": 9.8, "system_s": 7.0}, {}, "dataloader-new-memory"),
+        ({"cpu_s": 9.8, "system_s": 7.0}, {}, "dataloader-large-batches"),
         # workers that do neither for long, or that were not seen: the old advice
         ({"cpu_s": 6.0}, {}, "dataloader-slow-workers"),
         ({"cpu_s": 1.0, "waited_s": None}, {}, "dataloader-slow-workers"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from perfkit.measure.batch import SampleCounter, n_bytes
+from perfkit.measure.batch import SampleCounter, parts_of
 
 IMAGES, LABELS = torch.zeros(8, 3, 4, 4), torch.zeros(8)
 
@@ -123,17 +123,4 @@ def test_a_huge_batch_is_looked_into_as_far_as_a_small_one() -> None:
 )
 def test_how_far_a_batch_is_looked_into(batch: Any, seen: bool) -> None:
     assert SampleCounter()(batch) == (8 if seen else None)
-    assert n_bytes(batch) == (IMAGES.nbytes if seen else None)
-
-
-def test_bytes_of_a_batch() -> None:
-    image = np.zeros((4, 3, 8), dtype=np.float32)
-    assert n_bytes([image, {"y": np.zeros(4, dtype=np.int64)}]) == 4 * 3 * 8 * 4 + 4 * 8
-    assert n_bytes(["a", 3]) is None
-
-    class Odd:
-        @property
-        def shape(self) -> None:
-            raise RuntimeError("moved")
-
-    assert n_bytes([Odd()]) is None
+    assert [part is IMAGES for part in parts_of(batch)] == [True] * seen

@@ -32,7 +32,6 @@ RULE_OF_CAUSE = {
     "workers": "dataloader-few-workers",
     "cores": "dataloader-no-core",
     "batches": "dataloader-large-batches",
-    "memory": "dataloader-new-memory",
     "elsewhere": "dataloader-blocked",
 }
 
