@@ -333,28 +333,12 @@ def test_that_no_step_was_found_is_the_headline_with_what_to_do() -> None:
         for _ in range(50):  # small operators: there is something to find
             model(torch.rand(1, 64)).relu_()
     said = p.result.diagnosis.headline
-    assert "No step was found: no optimizer stepped and no DataLoader was read" in said
+    assert "No step was found: no optimizer stepped and no batch of a DataLoader made" in said
     assert "%torchprof train_step()" in said
     text = " ".join(p.to_text().split())
     assert "2 backward passes are in it" in text
     assert "One step profiled" not in text
     assert p.to_dict()["first"][-1].startswith("No step was found")
-
-
-def test_a_batch_that_made_no_step_is_not_denied() -> None:
-    """A loop that fails with its first batch: there was a DataLoader, and no step."""
-
-    def fails() -> None:
-        with p:
-            for x in torch.utils.data.DataLoader(torch.rand(64, 64), batch_size=16):
-                torch.nn.Linear(64, 1)(x).sum().data[0]
-
-    p = perfkit.profile()
-    with pytest.raises(IndexError):
-        fails()
-    said = p.result.diagnosis.headline
-    assert "no optimizer stepped and the 1 fetch from a DataLoader made no steps of it" in said
-    assert "no DataLoader" not in said
 
 
 def test_without_a_step_no_figure_is_per_step() -> None:

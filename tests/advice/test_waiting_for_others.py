@@ -203,18 +203,8 @@ def _with_a_late_loader(code: Callable[[], object], reads_s: float = 0.08) -> Pr
 def test_a_loader_read_after_the_recorded_part_is_not_denied() -> None:
     said = _with_a_late_loader(lambda: time.sleep(0.02)).diagnosis.headline
     assert "No step was found" in said
-    assert "no optimizer stepped and no DataLoader was read in what was recorded" in said
+    assert "no optimizer stepped and no batch of a DataLoader made one" in said
     assert re.search(r"the first \d", said)
-
-
-def test_a_loader_read_in_the_last_percent_is_not_denied_either() -> None:
-    """Hogwild: 42 s of joins, then a test of 0.4 s."""
-    found = _with_a_late_loader(lambda: time.sleep(2.0), reads_s=0.0)
-    assert found.coverage is not None
-    assert found.coverage.share < 1
-    said = found.diagnosis.headline
-    assert "no DataLoader was read in what was recorded" in said
-    assert ", so the figures are of all of your code" not in said
 
 
 def test_who_waits_for_others_is_not_told_that_nobody_stepped() -> None:
@@ -235,4 +225,4 @@ def test_a_loader_in_another_thread_is_not_denied() -> None:
         thread.join()
 
     said = _profiled(in_a_thread).diagnosis.headline
-    assert "in this thread, no optimizer stepped and no DataLoader was read" in said
+    assert "in this thread, no optimizer stepped and no batch of a DataLoader made one" in said

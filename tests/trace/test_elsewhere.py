@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from perfkit.base.line_sampler import Frame
-from perfkit.trace.record.elsewhere import Elsewhere, elsewhere
-from perfkit.trace.record.lines import Line, LineSamples, Sample, _Key, common_frame
+from perfkit.trace.record.elsewhere import Elsewhere
+from perfkit.trace.record.elsewhere import elsewhere as elsewhere_in
+from perfkit.trace.record.lines import Line, LineSamples, Sample, _Key, around
+from perfkit.trace.record.step_log import Asked, StepLog
 
 _keys: dict[str, _Key] = {}
 
@@ -33,6 +35,25 @@ def _lines_of(samples: Sequence[Sample]) -> LineSamples:
     return LineSamples(tuple(lines), n)
 
 
+@pytest.fixture(autouse=True)
+def _lines_are_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfkit.trace.record.lines.lines_of", _lines_of)
+
+
+def elsewhere(
+    steps: Sequence[tuple[float, float]],
+    ended_s: float,
+    recorded_ms: Sequence[float],
+    samples: Sequence[Sample],
+) -> Elsewhere | None:
+    """Of a region from 0 on with these steps, of which the first few were recorded."""
+    log = StepLog(Asked(6, 0, 10.0, late=False))
+    for _, end in steps:
+        log.ended(end)
+    log.times_s, log.recorded_ms, log.ended_s = [*steps], [*recorded_ms], ended_s
+    return elsewhere_in(log, samples)
+
+
 def _key(*texts: str) -> _Key:
     """A stack of these functions of the user's, outermost first."""
     chain = [Frame("<ipython-input-1-x>", text, line) for line, text in enumerate(texts, 1)]
@@ -48,20 +69,16 @@ def test_what_the_samples_have_in_common_is_the_call() -> None:
     leaves = [_key("train", "evaluate", f"layer_{i % 5}") for i in range(20)]
     samples = [Sample(0.0, key) for key in leaves]
     train = leaves[0].chain[-1]
-    found = common_frame(samples)
+    found = around(samples)
     assert found is not None
     assert (found.place, found.share) == ("cell [1], line 2", 1.0)
-    # where ordinary samples run below "evaluate" too, it is no news
+    # where usual samples run below "evaluate" too, it is no news
     usual = [Sample(0.0, _at(train))] * 20
-    again = common_frame(samples, usual)
+    again = around(samples, usual)
     assert again is not None
     assert again.place == "cell [1], line 2"
-    same_place = common_frame(samples, samples)
-    assert same_place is not None
-    assert (same_place.place, same_place.is_everywhere) == (found.place, True)
-    assert not found.is_everywhere
-    assert not again.is_everywhere
-    assert common_frame(samples[:1] + [Sample(0.0, None)] * 9) is None
+    assert around(samples, samples) is None
+    assert around(samples[:1] + [Sample(0.0, None)] * 9) is None
 
 
 def test_of_a_librarys_callers_the_most_frequent_is_named() -> None:
@@ -70,7 +87,7 @@ def test_of_a_librarys_callers_the_most_frequent_is_named() -> None:
     cell = "<ipython-input-1-x>"
     callers = [Frame(cell, "often", 1)] * 3 + [Frame(cell, "seldom", 5)]
     samples = [Sample(0.0, _at(line, caller)) for caller in callers]
-    found = common_frame(samples)
+    found = around(samples)
     assert found is not None
     assert found.place == "lib/io.py:7 in load (called from cell [1], line 1 and 1 other line)"
 
@@ -78,12 +95,12 @@ def test_of_a_librarys_callers_the_most_frequent_is_named() -> None:
 def test_a_comprehension_is_not_told_as_below_its_own_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("perfkit.trace.record.lines._source", lambda line: "[f(x) for x in y]")
+    monkeypatch.setattr("perfkit.trace.record.lines.statement", lambda *_: "[f(x) for x in y]")
     outer = _key("train").chain[0]
     inner = outer._replace(function="train.<locals>.<listcomp>")  # on the same line
     samples = [Sample(0.0, _at(inner, outer))] * 20
     other = [Sample(0.0, _key("other"))] * 20
-    found = common_frame(samples, other)
+    found = around(samples, other)
     assert found is not None
     assert (found.place, found.below) == ("cell [1], line 1", "")
 
@@ -97,7 +114,7 @@ def test_the_call_of_main_says_nothing_where_all_steps_run_below_it() -> None:
         _keys[text] = key
     steps = [(0.1 * i, 0.1 * (i + 1)) for i in range(20)] + [(2.0, 4.0)]
     samples = [Sample(0.01 * k, (backward, backward, forward)[k % 3]) for k in range(400)]
-    found = elsewhere(steps, 0.0, 4.0, [100.0] * 6, samples, _lines_of)
+    found = elsewhere(steps, 4.0, [100.0] * 6, samples)
     assert found is not None
     (slow,) = found.stretches
     assert slow.numbers == (21,)
@@ -117,7 +134,7 @@ def test_a_slow_step_is_an_ordinary_one_too_whose_lines_are_not_what_is_beyond_i
     steps = [(0.1 * i, 0.1 * (i + 1)) for i in range(20)] + [(2.0, 2.25)]
     samples = [Sample(0.01 * k, backward) for k in range(210)]
     samples += [Sample(2.1 + 0.01 * k, looks[k % 4]) for k in range(15)]
-    found = elsewhere(steps, 0.0, 2.25, [100.0] * 6, samples, _lines_of)
+    found = elsewhere(steps, 2.25, [100.0] * 6, samples)
     assert found is not None
     (slow,) = found.stretches
     assert (slow.numbers, slow.place) == ((21,), f"cell [1], line {evaluate.line}")
@@ -136,7 +153,7 @@ def test_the_line_named_is_the_one_that_is_most_beyond_an_ordinary_step() -> Non
         texts = ["train_step()"] * 10 + ["p"] * 10 + ["q", "r", "s"] * 5
         samples += [Sample(at + (k + 0.5) * 0.01, keys[texts[k]]) for k in range(n)]
         at += length
-    found = elsewhere(steps, 0.0, at, [100.0] * 6, samples, _lines_of)
+    found = elsewhere(steps, at, [100.0] * 6, samples)
     assert found is not None
     (slow,) = found.stretches
     assert (slow.numbers, slow.source) == ((21,), "p")
@@ -154,7 +171,7 @@ def _of(lengths: Sequence[float], texts: dict[int, str], after: float = 0.0) -> 
         key = _keys.setdefault(text, _named(text))
         samples += [Sample(at + (k + 0.5) * 0.05, key) for k in range(n)]
         at += length
-    found = elsewhere(steps, 0.0, at, [100.0] * 6, samples, _lines_of)
+    found = elsewhere(steps, at, [100.0] * 6, samples)
     assert found is not None
     return found
 
@@ -202,17 +219,12 @@ def test_single_slow_steps_are_numbered() -> None:
     assert "in steps 7 and 12" in _of(lengths, {}).sentence()
 
 
-def test_unequal_slow_steps_are_each_told() -> None:
+def test_unequal_slow_steps_are_told_from_least_to_most() -> None:
     """ "231 ms more each" of steps that took 300 and 163 ms more is true of neither."""
     lengths = [0.1] * 20
     lengths[10], lengths[15] = 3.1, 1.6
     said = _of(lengths, {}).stretches[0].words()
-    assert "4.50 s in steps 11 (3.00 s more) and 16 (1.50 s more), mostly at" in said
-    assert "each" not in said
-    for i, length in zip(range(3, 20, 4), (3.1, 1.6, 2.0, 2.9, 1.9), strict=False):
-        lengths[i] = length
-    said = _of(lengths, {}).stretches[0].words()
-    assert "(4, 8, 11 …; 1.50 s to 3.00 s more each)" in said
+    assert "4.50 s in steps 11 and 16 (1.50 s to 3.00 s more each), mostly at" in said
     assert "more each" not in _of([0.1, 0.1, 3.1] + [0.1] * 9, {}).stretches[0].words()
 
 
@@ -238,7 +250,7 @@ def test_an_evaluation_in_a_recorded_step_is_no_measure_for_later_ones() -> None
     for length in lengths:
         ends.append((at, at + length))
         at += length
-    found = elsewhere(ends, 0.0, at, [1e3 * x for x in lengths[2:8]], samples, _lines_of)
+    found = elsewhere(ends, at, [1e3 * x for x in lengths[2:8]], samples)
     assert found is not None
     assert [s.numbers for s in found.stretches] == [(5, 15, 25)]
     # nothing lies between these
@@ -246,7 +258,7 @@ def test_an_evaluation_in_a_recorded_step_is_no_measure_for_later_ones() -> None
 
 
 def test_nothing_recorded_says_nothing() -> None:
-    assert elsewhere([(0.0, 1.0)], 0.0, 2.0, [], [], _lines_of) is None
+    assert elsewhere([(0.0, 1.0)], 2.0, [], []) is None
 
 
 def test_small_hiccups_do_not_blur_the_period() -> None:

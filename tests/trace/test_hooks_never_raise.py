@@ -20,7 +20,6 @@ from perfkit.trace.record import record as record_module
 from perfkit.trace.record.deadline import Deadline
 from perfkit.trace.record.facts import GcPauses
 from perfkit.trace.record.profiler import TorchProfiler
-from perfkit.trace.record.region_lines import RegionLines
 from perfkit.trace.record.step_ends import StepEnds
 from tests.left_running import assert_nothing_runs
 
@@ -67,7 +66,6 @@ HOOKS: dict[str, tuple[Any, str]] = {
     "end of sampling": (LineSampler, "_told"),
     "deadline thread": (Deadline, "_run"),
     "more time": (Deadline, "set"),
-    "framework": (RegionLines, "step_ended_below"),
     "gc callback": (GcPauses, "_collected"),
 }
 

@@ -8,17 +8,17 @@ lines that ran in it.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_s, fmt_share
 from perfkit.trace.record.growth import Growth, growth, level_at, levels_of
-from perfkit.trace.record.lines import LineSamples, Sample, common_frame
+from perfkit.trace.record.lines import Sample, around, inside, most_beyond
+from perfkit.trace.record.step_log import StepLog
 
 # A step like the recorded ones takes at most so many times their median, and at most so many
 # times the longest of them.
@@ -32,7 +32,6 @@ _LEAST_S, _LEAST_SHARE = 0.05, 0.1
 # From here on the region is about something else than its steps.
 _MOST = 0.5
 _MOST_NAMED = 3
-_MOST_LINES = 2
 _IMPORTS = "<frozen importlib"
 _LEAST_SAMPLES = 2
 _MOST_ORDINARY = 2000
@@ -104,12 +103,6 @@ class Stretch:
         least, most = fmt_s(min(self.excess_s)), fmt_s(max(self.excess_s))
         if max(self.excess_s) <= _ALIKE * min(self.excess_s):
             each = f"{fmt_s(statistics.fmean(self.excess_s))} more each"
-        elif len(self.numbers) <= _MOST_NAMED:
-            *some, last = (
-                f"{number} ({fmt_s(excess)} more)"
-                for number, excess in zip(self.numbers, self.excess_s, strict=True)
-            )
-            return f"in steps {', '.join(some)} and {last}"
         else:
             each = f"{least} to {most} more each"
         if self.when.endswith(")"):
@@ -181,59 +174,36 @@ class Elsewhere:
         return fields(self, "seconds", "share")
 
 
-def elsewhere(
-    step_ends_s: Sequence[tuple[float, float]],
-    began_s: float,
-    ended_s: float,
-    recorded_ms: Sequence[float],
-    samples: Sequence[Sample],
-    lines_of: Callable[[Sequence[Sample]], LineSamples],
-    *,
-    n_steps: int | None = None,
-    region_s: float | None = None,
-    last_s: float | None = None,
-    n_slowed: int = 0,
-    n_recorded: int = 0,
-) -> Elsewhere | None:
+def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Elsewhere | None:
     """Reconcile the recorded steps with the whole region; None where no step was recorded.
 
     Args:
-        step_ends_s: begin and end of every step, by time; the first begins with the region.
-        began_s: when the region began, as of ``time.perf_counter``.
-        ended_s: when it ended.
-        recorded_ms: lengths of the recorded steps.
-        samples: line samples of the whole region.
-        lines_of: makes lines of some of the samples.
-        n_steps: of the whole region, where not all are in ``step_ends_s``.
-        region_s: how long the region took, where that is not the difference of its ends.
-        last_s: when the last step ended, where not all are in ``step_ends_s``.
+        log: the steps of a region that has ended.
+        samples: line samples of all of it.
         n_slowed: so many of the first steps were slowed by perfkit; only the first one counts.
-        n_recorded: none of the steps after so many was recorded.
     """
-    if not recorded_ms or not step_ends_s:
+    steps_s = log.times_s
+    if not log.recorded_ms or not steps_s:
         return None
-    like_s = statistics.median(recorded_ms) / 1e3
-    limit_s = longest_alike_s(recorded_ms)
-    times = [s.at_s for s in samples]
-    n_before = max(n_recorded, n_slowed, 1)
-    grows = growth(step_ends_s[n_before:], samples)
-    limits_s = [limit_s] * len(step_ends_s)
+    like_s = statistics.median(log.recorded_ms) / 1e3
+    limit_s = longest_alike_s(log.recorded_ms)
+    n_before = max(log.n_until_stop, n_slowed, 1)
+    grows = growth(steps_s[n_before:], samples)
+    limits_s = [limit_s] * len(steps_s)
     if grows is not None:
-        levels = levels_of([end - begin for begin, end in step_ends_s[n_before:]])
-        n_free = len(step_ends_s) - n_before
-        usual_s = [level_at(levels, i - n_before, n_free) for i in range(len(step_ends_s))]
+        levels = levels_of([end - begin for begin, end in steps_s[n_before:]])
+        n_free = len(steps_s) - n_before
+        usual_s = [level_at(levels, i - n_before, n_free) for i in range(len(steps_s))]
         limits_s = [limit_s * max(one / like_s, 1.0) for one in usual_s]
-
-    def inside(spans: Sequence[tuple[float, float]]) -> list[Sample]:
-        found: list[Sample] = []
-        for begin, end in spans:
-            found += samples[bisect.bisect_left(times, begin) : bisect.bisect_right(times, end)]
-        return found
+    is_slow = [e - b > limit for (b, e), limit in zip(steps_s, limits_s, strict=True)]
+    alike = [span for span, slow in zip(steps_s, is_slow, strict=True) if not slow]
+    alike = alike[not is_slow[0] :][:_MOST_ORDINARY]  # the first one has the set-up
+    usual = inside(alike, samples)
 
     def stretch(when: str, spans: Sequence[tuple[float, float]], steps: Sequence[int]) -> Stretch:
         """``steps`` are the indices of the steps that the spans are; none where they are none."""
         excess_s = tuple(end - begin - (like_s if steps else 0.0) for begin, end in spans)
-        seen, n_all = _without_imports(inside(spans))
+        seen, n_all = _without_imports(inside(spans, samples))
         imports_s = sum(excess_s) * (1.0 - len(seen) / n_all) if n_all else 0.0
         found = Stretch(
             when,
@@ -243,39 +213,34 @@ def elsewhere(
             numbers=tuple(i + 1 for i in steps),
             imports_s=imports_s,
         )
+        if len(seen) < _LEAST_SAMPLES:
+            return found
         # a slow step is an ordinary one, too: its lines are not what the rest of it went to
-        n_beyond = len(seen) * found.seconds / sum(end - begin for begin, end in spans)
-        around = common_frame(seen, ordinary, n_beyond) if len(seen) >= _LEAST_SAMPLES else None
-        lines = _most_beyond(lines_of(seen), lines_of(ordinary), n_beyond)
-        if around is not None and not around.is_everywhere:
+        times = len(steps) / len(alike) if alike else 0.0
+        lines = most_beyond(seen, usual, times)
+        line = around(seen, usual, times)
+        if line is not None:
             return replace(
-                found, place=around.place, source=around.source, share=around.share,
-                below=around.below,
-                inside=tuple(one for one in lines if one[0] != around.place),
+                found, place=line.place, source=line.source, share=line.share, below=line.below,
+                inside=tuple(one for one in lines if one[0] != line.place),
             )  # fmt: skip
         if not lines:
             return found
         (place, source, share), *others = lines
         return replace(found, place=place, source=source, share=share, inside=tuple(others))
 
-    is_slow = [e - b > limit for (b, e), limit in zip(step_ends_s, limits_s, strict=True)]
-    alike = [span for span, slow in zip(step_ends_s, is_slow, strict=True) if not slow]
-    ordinary = inside(alike[not is_slow[0] :][:_MOST_ORDINARY])  # the first one has the set-up
     slow = [i for i, slow in enumerate(is_slow) if slow and (i == 0 or i >= n_slowed)]
     found = []
     if slow and slow[0] == 0:
-        found.append(stretch("before the first step ended", [step_ends_s[0]], [0]))
+        found.append(stretch("before the first step ended", [steps_s[0]], [0]))
         slow = slow[1:]
-    for some in _by_weight(slow, [end - begin - like_s for begin, end in step_ends_s]):
-        when = _which(some, len(step_ends_s))
-        found.append(stretch(when, [step_ends_s[i] for i in some], some))
-    last_s = last_s or step_ends_s[-1][1]
-    if ended_s - last_s > limit_s:
-        found.append(stretch("after the last step", [(last_s, ended_s)], []))
+    for some in _by_weight(slow, [end - begin - like_s for begin, end in steps_s]):
+        found.append(stretch(_which(some, len(steps_s)), [steps_s[i] for i in some], some))
+    if log.ended_s - log.since_s > limit_s:
+        found.append(stretch("after the last step", [(log.since_s, log.ended_s)], []))
     return Elsewhere(
-        region_s=(ended_s - began_s if region_s is None else region_s)
-        - sum(s.imports_s for s in found),
-        n_steps=len(step_ends_s) if n_steps is None else n_steps,
+        region_s=log.region_s - sum(s.imports_s for s in found),
+        n_steps=log.n,
         like_ms=like_s * 1e3,
         stretches=tuple(sorted(found, key=lambda s: -s.seconds)),
         growth=grows,
@@ -298,24 +263,6 @@ def _without_imports(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
         if sample.key is None or not any(f.file.startswith(_IMPORTS) for f in sample.key.below)
     ]
     return kept, len(samples)
-
-
-def _most_beyond(
-    seen: LineSamples, ordinary: LineSamples, n_beyond: float
-) -> list[tuple[str, str, float]]:
-    """The lines seen most often beyond what an ordinary piece has of them: place, source, share."""
-    usual = {(x.place, x.text): x.share for x in ordinary.by_line()}
-    n_usual = seen.n_samples - n_beyond if usual else 0.0
-    whole = seen.n_samples - n_usual
-    beyond = [
-        ((x.n_samples - n_usual * usual.get((x.place, x.text), 0.0)) / whole, x)
-        for x in seen.by_line()
-        if x.n_samples >= _LEAST_SAMPLES
-    ]
-    beyond.sort(key=lambda one: -one[0])
-    return [
-        (x.place, x.source, share) for share, x in beyond[:_MOST_LINES] if share >= _LEAST_SHARE
-    ]
 
 
 def _by_weight(slow: Sequence[int], excess_s: Sequence[float]) -> list[list[int]]:

@@ -6,16 +6,13 @@ lines are sampled all along: what late steps have more of than early ones is wha
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from perfkit.base.statement import statement
-from perfkit.base.user_code import cell_names, is_user_code, package_path, where
 from perfkit.base.words import fmt_ms
-from perfkit.trace.record.lines import Sample
+from perfkit.trace.record.lines import Sample, around, inside, most_beyond
 
 # Of fewer steps the middle ones of each part show nothing.
 _LEAST_STEPS = 24
@@ -25,8 +22,8 @@ _LEAST_RATIO = 1.25
 _LEAST_S = 0.05
 # From part to part steps may get shorter by so much, by chance; a third has so much of it all.
 _CHANCE, _LEAST_OF_IT = 0.05, 0.15
-# Below one line is so much of what late steps take more, or it is not named.
-_BELOW, _LEAST_SAMPLES = 0.6, 5
+# Fewer samples of what late steps take more name no line.
+_LEAST_SAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -93,9 +90,18 @@ def growth(steps_s: Sequence[tuple[float, float]], samples: Sequence[Sample]) ->
     if more < _LEAST_S:
         return None
     early, late = steps_s[: n // 3], steps_s[n * 2 // 3 :]
-    place, source, share = _grown_line(_inside(early, samples), len(early),
-                                       _inside(late, samples), len(late))  # fmt: skip
-    return Growth(1e3 * first, 1e3 * last, more, min(more / spent, 1.0), place, source, share)
+    seen, usual = inside(late, samples), inside(early, samples)
+    times = len(late) / len(early)
+    found = Growth(1e3 * first, 1e3 * last, more, min(more / spent, 1.0))
+    if len(seen) - times * len(usual) < _LEAST_SAMPLES:
+        return found
+    line = around(seen, usual, times)
+    if line is not None:
+        return replace(found, place=line.place, source=line.source, line_share=line.share)
+    # one line may be all of the early steps, too
+    for place, source, share in most_beyond(seen, usual, times)[:1]:
+        return replace(found, place=place, source=source, line_share=share)
+    return found
 
 
 def levels_of(lengths: Sequence[float]) -> list[float]:
@@ -110,40 +116,3 @@ def level_at(levels: Sequence[float], i: int, n: int) -> float:
     at = min(max(_PARTS * (i + 0.5) / n - 0.5, 0.0), _PARTS - 1.0)
     low = min(int(at), _PARTS - 2)
     return levels[low] + (at - low) * (levels[low + 1] - levels[low])
-
-
-def _inside(spans: Sequence[tuple[float, float]], samples: Sequence[Sample]) -> list[Sample]:
-    times = [sample.at_s for sample in samples]
-    found: list[Sample] = []
-    for begin, end in spans:
-        found += samples[bisect.bisect_left(times, begin) : bisect.bisect_right(times, end)]
-    return found
-
-
-def _grown_line(
-    early: Sequence[Sample], n_early: int, late: Sequence[Sample], n_late: int
-) -> tuple[str, str, float]:
-    """The innermost line with most of what late steps have more of, its source, and how much."""
-    expected = n_late / n_early
-    grown = len(late) - expected * len(early)
-    if grown < _LEAST_SAMPLES:
-        return "", "", 0.0
-    more: dict[tuple[str, int], float] = {}
-    depth: dict[tuple[str, int], int] = {}
-    for samples, sign in ((late, 1.0), (early, -expected)):
-        for sample in samples:
-            chain = () if sample.key is None else sample.key.chain
-            for level, frame in enumerate(reversed(chain)):
-                depth[frame.place] = max(depth.get(frame.place, 0), level)
-            for place in {frame.place for frame in chain}:
-                more[place] = more.get(place, 0.0) + sign
-    most = [place for place, n in more.items() if n >= _BELOW * grown]
-    if not most:
-        return "", "", 0.0
-    file, number = found = max(most, key=lambda place: (depth[place], more[place]))
-    name = (
-        where(file, number, cell_names())
-        if is_user_code(file)
-        else f"{package_path(file)}:{number}"
-    )
-    return name, statement(file, number), min(more[found] / grown, 1.0)

@@ -12,6 +12,7 @@ which samples are of what is a matter of times, decided when the result is read.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import os
@@ -40,12 +41,10 @@ _FRAMEWORK_SHARE = 0.5
 _FRAMEWORK_LINES = 4
 # What samples have in common is a line that so many of them run below.
 _SHARED = 0.7
-# Fewer ordinary samples do not show which lines these run.
-_FEWEST_ORDINARY = 5
-# A line that so many of the ordinary samples run below is no news.
-_USUAL = 0.1
-# One that so many of them run below is around everything.
+# One that so many of the usual samples run below is around everything, and says nothing.
 _EVERYWHERE = 0.9
+# Beyond the usual ones so many lines are told, each with so many samples and such a share.
+_MOST_LINES, _LEAST_OF_A_LINE, _LEAST_BEYOND = 2, 2, 0.1
 # A library's function in which so many of a line's samples were taken is named with it.
 _MOSTLY = 0.5
 # Wrappers say nothing about what runs inside of them.
@@ -224,19 +223,21 @@ def samples_of(looks: Sequence[Look]) -> tuple[Sample, ...]:
     return tuple(Sample(look.at_s, told[id(look.stack)]) for look in looks)
 
 
-def lines_of(
-    samples: Sequence[Sample], frameworks: frozenset[tuple[str, int]] = frozenset()
-) -> LineSamples:
-    """Samples as lines.
+def inside(spans: Sequence[tuple[float, float]], samples: Sequence[Sample]) -> list[Sample]:
+    """The samples that were taken in these spans."""
+    times = [sample.at_s for sample in samples]
+    found: list[Sample] = []
+    for begin, end in spans:
+        found += samples[bisect.bisect_left(times, begin) : bisect.bisect_right(times, end)]
+    return found
 
-    Args:
-        samples: of one thread.
-        frameworks: file and line of user code below which steps end in a package's loop.
-    """
+
+def lines_of(samples: Sequence[Sample]) -> LineSamples:
+    """Samples of one thread, as lines."""
     n = len(samples)
     cells = cell_names()
     counts = Counter(s.key for s in samples if s.key is not None)
-    frameworks |= _frameworks_by_share(counts, n)
+    frameworks = _frameworks(counts, n)
     mostly = _mostly(counts)
     merged: dict[tuple[object, ...], Line] = {}
     identity = {}
@@ -320,58 +321,56 @@ class Around:
         place: what to call its line.
         source: the line's source.
         share: how many of the samples ran below it.
-        below: the source of the outermost line that these samples have in common and ordinary
-            ones do not, if that is another line: ``evaluate(model)``.
-        is_everywhere: whether ordinary samples run below the line too, nearly all of them: it says
-            nothing, as the call of ``main()``.
+        below: the source of the outermost line that these have in common and the usual ones do not,
+            if that is another line: ``evaluate(model)``.
     """
 
     place: str
     source: str
     share: float
     below: str = ""
-    is_everywhere: bool = False
 
 
-def common_frame(
-    samples: Sequence[Sample], ordinary: Sequence[Sample] = (), n_beyond: float | None = None
+def around(
+    samples: Sequence[Sample], usual: Sequence[Sample] = (), times: float = 0.0
 ) -> Around | None:
-    """The innermost line below which at least 70 % of the samples ran; None if there is none.
+    """The innermost line below which most of the samples ran, beyond usual ones; None if none.
 
     A loop that evaluates runs many lines, none of them for long: what they have in common is the
-    call of it. Lines that ordinary samples run as well say nothing, where there are others.
+    call of it.
 
     Args:
         samples: what has something in common.
-        ordinary: samples of what is not to be named.
-        n_beyond: so many of the samples are beyond an ordinary piece that is among them; a line
-            that ordinary samples do not run is measured against these alone.
+        usual: samples of what is not to be named.
+        times: the usual ones are in ``samples``, too, so many times.
     """
-    counts: Counter[Frame] = Counter()
+    more: Counter[Frame] = Counter()
     depth: dict[Frame, int] = {}
     callers: dict[Frame, Counter[Frame]] = {}
     for sample in samples:
-        if sample.key is None:
-            continue
         user: Frame | None = None
-        for level, line in enumerate(reversed(sample.key.chain)):
-            if is_user_code(line.file):
-                user = line
+        chain = () if sample.key is None else sample.key.chain
+        for level, frame in enumerate(reversed(chain)):
+            depth[frame] = max(depth.get(frame, 0), level)
+            if is_user_code(frame.file):
+                user = frame
             elif user is not None:
-                callers.setdefault(line, Counter())[user] += 1
-            depth[line] = max(depth.get(line, 0), level)
-        counts.update(set(sample.key.chain))
-    knows = n_beyond is not None and len(ordinary) >= _FEWEST_ORDINARY
-    n_own = n_beyond if knows and n_beyond is not None else float(len(samples))
-    shared = [line for line, count in counts.items() if count >= _SHARED * len(samples)]
-    most = {line for line, count in counts.items() if count >= _SHARED * n_own}
-    usual = Counter(line for s in ordinary if s.key is not None for line in set(s.key.chain) & most)
-    own = [line for line in most if usual[line] <= _USUAL * len(ordinary)]
-    if not shared and not own:
+                callers.setdefault(frame, Counter())[user] += 1
+        more.update(set(chain))
+    n_usual = Counter(frame for s in usual if s.key is not None for frame in set(s.key.chain))
+    whole = len(samples) - times * len(usual)
+    beyond = {frame: n - times * n_usual[frame] for frame, n in more.items()}
+    shared = [
+        frame
+        for frame, n in beyond.items()
+        if n >= _SHARED * whole and not (usual and n_usual[frame] >= _EVERYWHERE * len(usual))
+    ]
+    if whole <= 0 or not shared:
         return None
-    deepest = max(own or shared, key=lambda line: (depth[line], counts[line]))
-    outermost = min(own, key=lambda line: depth[line], default=deepest)
+    deepest = max(shared, key=lambda frame: (depth[frame], beyond[frame]))
+    outermost = min(shared, key=lambda frame: depth[frame])
     cells = cell_names()
+    place = where(deepest.file, deepest.line, cells)
     if deepest in callers:
         named: Counter[str] = Counter()
         for caller, count in callers[deepest].items():
@@ -380,31 +379,36 @@ def common_frame(
             f"{package_path(deepest.file)}:{deepest.line} in {_function(deepest)} (called from "
             f"{most_often(named, 'line')})"
         )
-    else:
-        place = where(deepest.file, deepest.line, cells)
-    return Around(
-        place,
-        _source(deepest),
-        min(counts[deepest] / (n_own if own else len(samples)), 1.0),
-        # a comprehension has a frame of its own, on the same line
-        _source(outermost) if not _on_one_line(outermost, deepest) and ordinary else "",
-        is_everywhere=bool(ordinary) and usual[deepest] >= _EVERYWHERE * len(ordinary),
-    )
+    source, below = (statement(frame.file, frame.line) for frame in (deepest, outermost))
+    # a comprehension has a frame of its own, on the same line
+    is_other = outermost.place != deepest.place and usual
+    return Around(place, source, min(beyond[deepest] / whole, 1.0), below if is_other else "")
 
 
-def _on_one_line(one: Frame, other: Frame) -> bool:
-    return one.place == other.place
-
-
-def _source(frame: Frame) -> str:
-    return statement(frame.file, frame.line)
+def most_beyond(
+    seen: Sequence[Sample], usual: Sequence[Sample], times: float
+) -> list[tuple[str, str, float]]:
+    """The lines seen most often beyond so many usual ones: place, source, share of these."""
+    n_usual = {(x.place, x.text): times * x.n_samples for x in lines_of(usual).by_line()}
+    whole = len(seen) - times * len(usual)
+    if whole <= 0:
+        return []
+    beyond = [
+        ((x.n_samples - n_usual.get((x.place, x.text), 0.0)) / whole, x)
+        for x in lines_of(seen).by_line()
+        if x.n_samples >= _LEAST_OF_A_LINE
+    ]
+    beyond.sort(key=lambda one: -one[0])
+    return [
+        (x.place, x.source, share) for share, x in beyond[:_MOST_LINES] if share >= _LEAST_BEYOND
+    ]
 
 
 def _function(frame: Frame) -> str:
     return frame.function.replace(".<locals>", "")
 
 
-def _frameworks_by_share(counts: Counter[_Key], n: int) -> frozenset[tuple[str, int]]:
+def _frameworks(counts: Counter[_Key], n: int) -> frozenset[tuple[str, int]]:
     """Lines that take most of the samples through several lines of installed packages."""
     total: Counter[tuple[str, int]] = Counter()
     inner: dict[tuple[str, int], set[tuple[str, int]]] = {}

@@ -34,8 +34,8 @@ def with_lists(trace: Trace, profile: Any) -> Trace:
         profile, {name: len(rows) for name, rows in rows_of.items()}
     ):
         calls_of[name].append((start_ns, lists))
-    dims, dims_id = _Texts(trace.input_dims), trace.dims_id.copy()
-    types, types_id = _Texts(trace.input_types), trace.types_id.copy()
+    dims, dims_id = _numbered(trace.input_dims), trace.dims_id.copy()
+    types, types_id = _numbered(trace.input_types), trace.types_id.copy()
     for name, rows in rows_of.items():
         calls = sorted(calls_of[name], key=lambda call: call[0])
         if len(calls) != len(rows):
@@ -53,10 +53,10 @@ def with_lists(trace: Trace, profile: Any) -> Trace:
                 dtypes = {dtype for _, dtype in tensors}
                 if len(dtypes) == 1:
                     kinds[at] = f"{_LIST}[{dtypes.pop()}]"
-            dims_id[row] = dims.add(msgspec.json.encode(shapes).decode())
-            types_id[row] = types.add(",".join(kinds))
+            dims_id[row] = dims[msgspec.json.encode(shapes).decode()]
+            types_id[row] = types[",".join(kinds)]
     return replace(
-        trace, input_dims=dims.all, dims_id=dims_id, input_types=types.all, types_id=types_id
+        trace, input_dims=tuple(dims), dims_id=dims_id, input_types=tuple(types), types_id=types_id
     )
 
 
@@ -81,19 +81,8 @@ def _is_cut_short(trace: Trace, row: int) -> bool:
     return any(kind == _LIST and not shape for kind, shape in zip(kinds, shapes, strict=False))
 
 
-class _Texts:
-    """A table of texts that grows."""
-
-    def __init__(self, texts: tuple[str, ...]) -> None:
-        self._texts = list(texts)
-        self._ids = {text: at for at, text in enumerate(texts)}
-
-    def add(self, text: str) -> int:
-        if text not in self._ids:
-            self._ids[text] = len(self._texts)
-            self._texts.append(text)
-        return self._ids[text]
-
-    @property
-    def all(self) -> tuple[str, ...]:
-        return tuple(self._texts)
+def _numbered(texts: tuple[str, ...]) -> defaultdict[str, int]:
+    """Text → index; a new one gets the next."""
+    found: defaultdict[str, int] = defaultdict(lambda: len(found))
+    found.update((text, at) for at, text in enumerate(texts))
+    return found

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from perfkit.base import torch_compat
@@ -28,10 +26,6 @@ from perfkit.trace.record.quiet import quiet_profiler
 # graphs are used (pytorch/pytorch#146604), so there it stays.
 _LET_GO = "TEARDOWN_CUPTI"
 _SAFE_CUDA = (12, 6)
-
-# A trace of a few steps takes MBs; with this much free, memory-backed storage is safe to use.
-_SHM_FREE_BYTES = 2**30
-
 
 # The profile of perfkit's that runs in this process, unless somebody else has ended it.
 _ours: weakref.ref[Any] | None = None
@@ -228,8 +222,8 @@ def stays_attached() -> bool:
 
 
 def raw_trace(profile: Any) -> bytes:
-    """The trace as JSON. Plain, and through memory where there is room: ten times faster."""
-    with scratch_folder(_roomy_folder()) as folder:
+    """The trace as JSON, plain: to pack it takes ten times as long."""
+    with scratch_folder() as folder:
         path = folder / "trace.json"
         with quiet_profiler():
             profile.export_chrome_trace(str(path))
@@ -239,12 +233,3 @@ def raw_trace(profile: Any) -> bytes:
                 "set TMPDIR to another folder"
             )
         return path.read_bytes()
-
-
-def _roomy_folder() -> str | None:
-    shm = Path("/dev/shm")
-    try:
-        roomy = shutil.disk_usage(shm).free >= _SHM_FREE_BYTES and os.access(shm, os.W_OK)
-    except OSError:
-        return None
-    return str(shm) if roomy else None

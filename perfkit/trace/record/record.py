@@ -19,7 +19,6 @@ fails the recording ends, and the region goes on.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +37,7 @@ from perfkit.trace.read.load import load
 from perfkit.trace.read.steps import REGION_MARK
 from perfkit.trace.record.cost import Cost, ratio_interval
 from perfkit.trace.record.deadline import Deadline
+from perfkit.trace.record.elsewhere import elsewhere
 from perfkit.trace.record.facts import FactsWatch
 from perfkit.trace.record.lists import with_lists
 from perfkit.trace.record.profiler import TorchProfiler, raw_trace, stays_attached, wait_for_devices
@@ -330,8 +330,6 @@ class Recorder:
         elif log.n >= self.warmup:
             self._activate()
         self._ends.read_facts()
-        if was != "done":
-            self.sampled.step_ended_below(sys._getframe(1))
         if self._on_step is not None:
             self._on_step(began_s, now_s)
         if self._on_rest is not None and self._state == "done":
@@ -531,7 +529,7 @@ class Recorder:
             raw=raw,
             coverage=log.coverage(profiler.began_s, profiler.ended_s),
             warnings=(*trace.warnings, *filter(None, self._doubts(trace, ran_ahead))),
-            elsewhere=lines.elsewhere(self._n_slowed),
+            elsewhere=elsewhere(log, lines.samples, self._n_slowed),
             busy=self._facts.contention,
             n_foreign_steps=self._ends.n_foreign,
             has_threads=bool(self._started_threads),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfkit.base.machine.cpu_contention import CpuContention
-from perfkit.base.words import fmt_s, plural
-from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.events import is_data_wait
+from perfkit.base.words import fmt_s
+from perfkit.trace.read.columns import Trace
 from perfkit.trace.record.cost import Cost
 from perfkit.trace.record.elsewhere import Elsewhere
 from perfkit.trace.record.facts import Facts
@@ -70,24 +69,10 @@ class Recording:
         """
         if self.n_steps_seen:
             return ""
-        n_fetches = int(
-            (
-                self.trace.is_a(Category.ANNOTATION, Category.OP) & self.trace.named(is_data_wait)
-            ).sum()
-        )
-        # hooks see the whole region, but what a DataLoader does is only seen while recording
-        is_part = self.coverage.profiled_s < self.coverage.region_s
-        recorded = " in what was recorded" if is_part else ""
-        fetched = (
-            f"the {plural(n_fetches, 'fetch', 'fetches')} from a DataLoader{recorded} made no "
-            "steps of it"
-            if n_fetches
-            else f"no DataLoader was read{recorded}"
-        )
         part = (
             f"the first {fmt_s(self.coverage.profiled_s)} of your code"
             if self.coverage.share < _ALL_OF_IT
-            else f"{'nearly ' * is_part}all of your code"
+            else "all of your code"
         )
         waits = waiting_share(self.lines) >= _MOSTLY
         where = "in this thread, " if self.n_foreign_steps or self.has_threads else ""
@@ -101,8 +86,8 @@ class Recording:
             "itself: %torchprof train_step()"
         )
         return (
-            f"No step was found: {where}no optimizer stepped and {fetched}, so the figures are of "
-            f"{part} as one piece; {do}."
+            f"No step was found: {where}no optimizer stepped and no batch of a DataLoader made "
+            f"one, so the figures are of {part} as one piece; {do}."
         )
 
     def __repr__(self) -> str:
