@@ -129,7 +129,8 @@ def diagnose(
     if busy is not None and busy.spoils:
         found = [_beside_others(f, busy.lost) for f in found if f.rule not in _NEEDS_CORES]
     found = _each_line_once(found)
-    found.sort(key=lambda f: (not f.is_state, -f.gain_at_most, f.rule))
+    has_place = any(f.line for f in found)
+    found.sort(key=lambda f: (not f.is_state, has_place and _is_vague(f), -f.gain_at_most, f.rule))
     if case.is_file and not case.on_device:
         found = [_without_bound(f, "a trace without a device does not carry one") for f in found]
     if case.on_device and not case.joins_launches:
@@ -189,6 +190,14 @@ def first_clause(sentence: str) -> str:
     """What a headline keeps of a sentence: its kind and the first thing that it says."""
     first = re.split(r", |; | \(| because | although | while | that | with ", sentence)[0]
     return f"{': '.join(first.rstrip('.').split(': ')[:2])}."
+
+
+# What is told of a whole step, of no line or object: where a place is known, that goes first.
+_VAGUE = ("host-python", "one-thread", "small-calls", "tiny-ops")
+
+
+def _is_vague(finding: Finding) -> bool:
+    return finding.rule in _VAGUE and finding.line is None
 
 
 def _each_line_once(found: list[Finding]) -> list[Finding]:

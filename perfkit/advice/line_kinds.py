@@ -113,6 +113,24 @@ UNPACKS = LineKind(
     "# where it must stay packed: in chunks of its own (zarr, HDF5 with small chunks)",
     title="Files are decompressed again for each sample",
 )
+STATISTICS = LineKind(
+    "statistics",
+    "statistics of a tensor",
+    "if step % 100 == 0:  # what is only looked at, in some of the steps\n    ...",
+)
+SORTS = LineKind(
+    "sorts",
+    "sorting by a key",
+    "# a key that indexes a tensor makes a tensor for each element: numbers, made once, do not\n"
+    "values = tensor.tolist()\norder = sorted(rows, key=values.__getitem__)",
+)
+PAIRS = LineKind(
+    "pairs",
+    "work on all pairs or triples, whose number grows with the square or cube of the batch",
+    "# without a tensor of all of them: a matrix product, torch.cdist, or sort once and search:\n"
+    "order = torch.searchsorted(sorted_values, wanted)\n"
+    "# or a part of the rows at a time:\nfor rows in x.split(64):\n    ...",
+)
 FORWARD = LineKind(
     "forward",
     "Python inside a module's forward",
@@ -186,6 +204,9 @@ _GROWS = re.compile(
     r"\b(?P<name>[\w.]+)\s*=\s*(?:[^=]*\belse\s+)?(?:torch|np|numpy)\."
     r"(?:cat|concat|concatenate|vstack|hstack|append)\(\s*[\[(]?\s*(?P=name)\b"
 )
+_STATISTICS = re.compile(r"\b(histc|histogram\w*|bincount|quantile|kthvalue)\(")
+_SORTS = re.compile(r"\b(sorted|sort|min|max|heapify|nsmallest|nlargest)\(.*\bkey\s*=")
+_PAIRS = re.compile(r"\[[^\]\[]*\bNone\b[^\]\[]*\]")
 _NUMPY_CALL = re.compile(r"\bnp\.|\bnumpy\b")
 _BACKWARD_CALL = re.compile(r"\.backward\(|\bautograd\.grad\(")
 _NUMPY_LIBRARY = re.compile(r"^(numpy|scipy|sklearn)$")
@@ -235,8 +256,11 @@ def kind_of_source(text: str) -> LineKind:
         (_LOG_CALL, LOGGING),
         (_IMAGE_CALL, IMAGES),  # before files: Image.open decodes what it reads
         (_FILE_CALL, SAVING),
+        (_SORTS, SORTS),
+        (_STATISTICS, STATISTICS),
         (_NUMPY_CALL, NUMPY),
         (_BACKWARD_CALL, BACKWARD),
+        (_PAIRS, PAIRS),
     ):
         if pattern.search(text):
             return kind

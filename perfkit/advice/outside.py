@@ -64,9 +64,10 @@ _CUT_THE_GRAPH = (
     "total += loss.item()  # what is only shown"
 )
 _KEEP_LESS = (
-    "# it goes through something that each step adds to: keep a running sum, or the last few\n"
-    "mean += (value - mean) / n\n"
-    "recent = collections.deque(maxlen=100)"
+    "# it goes through something that each step adds to. A deque walks to what is in its middle,\n"
+    "# `x in a_list` goes through all of it: take a list (written in a ring), a set or a dict.\n"
+    "# Of figures, keep a running mean or the last few:\n"
+    "mean += (value - mean) / n"
 )
 
 
@@ -89,7 +90,7 @@ def steps_grow(growth: Growth | None, busy: CpuContention | None) -> tuple[Findi
         else ()
     )
     kind = kind_of_source(growth.source)
-    goes_back = kind is BACKWARD or "backward" in growth.phase
+    goes_back = kind is BACKWARD or growth.phase.endswith(" in backward")
     known = kind in (GROWS, LOGGING, SLEEP, WAITING)
     return (
         fact(

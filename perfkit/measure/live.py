@@ -118,6 +118,48 @@ class LoaderUse:
     iterator: weakref.ref[Any] | None = None
 
 
+@dataclass
+class OptimizerUse:
+    """An optimizer, and what became of the gradients of its first parameter.
+
+    Attributes:
+        ref: the optimizer.
+        n_steps: how often it stepped, in the steps that were looked at.
+        n_thrown_away: of these, after a gradient was cleared that came to be before another
+            optimizer's step.
+    """
+
+    ref: weakref.ref[Any]
+    n_steps: int = 0
+    n_thrown_away: int = 0
+    stepped_with: tuple[weakref.ref[Any], int] | None = None
+    left: weakref.ref[Any] | None = None
+
+    def gradient(self) -> Any:
+        """Of the first parameter that has one; else None."""
+        optimizer = self.ref()
+        groups = () if optimizer is None else optimizer.param_groups
+        return next((p.grad for g in groups for p in g["params"] if p.grad is not None), None)
+
+    def steps(self) -> None:
+        """It steps with the gradients that are there now."""
+        grad = self.gradient()
+        if grad is None:
+            return
+        self.n_steps += 1
+        self.n_thrown_away += self.left is not None and self.left() is not grad
+        self.left, self.stepped_with = None, (weakref.ref(grad), grad._version)
+
+    def another_steps(self) -> None:
+        """Another optimizer steps: note the gradient if it was made since its own step."""
+        grad = self.gradient()
+        if grad is None or self.stepped_with is None:
+            return
+        before, version = self.stepped_with
+        if before() is not grad or grad._version != version:
+            self.left = weakref.ref(grad)
+
+
 def _safe(method: Callable[..., None]) -> Callable[..., None]:
     """A method of :class:`Live` that cannot raise, and does nothing once it has ended or failed."""
 
@@ -138,8 +180,7 @@ class Live:
             tells it of objects does so only of iterators that a loader starts, and of forward
             passes in evaluation mode that keep a graph.
         n_steps: steps that have ended.
-        modules, loaders: by id.
-        optimizers: by id, weakly.
+        modules, loaders, optimizers: by id.
         calls: (function, file, line of the user's) → how often it was called after the first step.
         called_in: the same → numbers of steps in which it was called, modulo :data:`STEPS_TOLD`.
         flags: global switches as they were within a forward pass that trains, by name.
@@ -176,7 +217,7 @@ class Live:
         self.began_s = self.ended_s = 0.0
         self.modules: dict[int, ModuleUse] = {}
         self.loaders: dict[int, LoaderUse] = {}
-        self.optimizers: dict[int, weakref.ref[Any]] = {}
+        self.optimizers: dict[int, OptimizerUse] = {}
         self.calls: Counter[tuple[str, str, int]] = Counter()
         self.called_in: dict[tuple[str, str, int], set[int]] = {}
         self.flags: dict[str, Any] = {}
@@ -363,8 +404,15 @@ class Live:
     @_safe
     def optimizer_begins(self, optimizer: Any) -> None:
         """An optimizer steps."""
-        if len(self.optimizers) < _MOST_OBJECTS:
-            self.optimizers.setdefault(id(optimizer), weakref.ref(optimizer))
+        use = self.optimizers.get(id(optimizer))
+        if use is None or use.ref() is not optimizer:
+            if len(self.optimizers) >= _MOST_OBJECTS:
+                return
+            use = self.optimizers[id(optimizer)] = OptimizerUse(weakref.ref(optimizer))
+        use.steps()
+        for other in self.optimizers.values():
+            if other is not use:
+                other.another_steps()
 
     def _hook_all(self) -> None:
         from torch.optim import optimizer

@@ -313,3 +313,41 @@ def test_a_frozen_part_of_the_step_is_no_validation(frozen: bool) -> None:
         _train(batches(), head)
     rules = {f.rule for f in p.result.diagnosis.findings}
     assert ("validation-in-step" in rules) is not frozen
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_gradients_that_no_step_uses(detached: bool) -> None:
+    """The critic's loss went back through the painter, and its gradients were cleared."""
+    painter, critic = nn.Linear(4, 8), nn.Linear(8, 1)
+    of_painter = torch.optim.Adam(painter.parameters())
+    of_critic = torch.optim.Adam(critic.parameters())
+
+    def loop() -> None:
+        for _ in range(12):
+            critic.requires_grad_(True)
+            with torch.set_grad_enabled(not detached):
+                fake = painter(torch.randn(16, 4))
+            of_critic.zero_grad()
+            critic(fake).mean().backward()
+            of_critic.step()
+            critic.requires_grad_(not detached)
+            of_painter.zero_grad()
+            critic(painter(torch.randn(16, 4))).mean().backward()
+            of_painter.step()
+
+    assert ("unused-gradients" in _found(loop)) is not detached
+
+
+def test_optimizers_that_share_a_backward_pass_use_their_gradients() -> None:
+    model = _model()
+    both = [torch.optim.SGD(layer.parameters(), 0.1) for layer in (model[0], model[2])]
+
+    def loop() -> None:
+        for x in _random(12):
+            model(x).sum().backward()
+            for optimizer in both:
+                optimizer.step()
+            for optimizer in both:
+                optimizer.zero_grad()
+
+    assert "unused-gradients" not in _found(loop)

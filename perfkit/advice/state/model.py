@@ -93,8 +93,8 @@ def evaluation_keeps_graphs(live: Live) -> Iterator[Finding]:
 @state
 def many_groups(live: Live) -> Iterator[Finding]:
     """Each parameter is a group of its own: the fast forms of the update work on one group."""
-    for ref in live.optimizers.values():
-        optimizer = ref()
+    for use in live.optimizers.values():
+        optimizer = use.ref()
         if optimizer is None:
             continue
         groups = optimizer.param_groups
@@ -116,6 +116,29 @@ def many_groups(live: Live) -> Iterator[Finding]:
             line=only_line_with(rf"\b{name_of(optimizer)}\("),
             acts_on=("optimizer",),
         )
+
+
+@state
+def unused_gradients(live: Live) -> Iterator[Finding]:
+    """One loss goes back through what only another loss trains, and its gradients are cleared."""
+    thrown_away = [use for use in live.optimizers.values() if use.n_thrown_away]
+    if sum(use.n_thrown_away for use in thrown_away) < 2:
+        return
+    of = [optimizer for use in thrown_away if (optimizer := use.ref()) is not None]
+    n = sum(len(group["params"]) for one in of for group in one.param_groups)
+    yield fact(
+        "unused-gradients",
+        f"Backward makes gradients of {plural(n, 'tensor')} that no step uses",
+        (
+            f"they were there when another optimizer stepped, and were cleared before the step of "
+            f"their own ({', '.join(map(name_of, of))})",
+        ),
+        "with torch.no_grad():  # what the other loss only takes as its input\n"
+        "    fake = generator(noise)\n"
+        "# and a network that a loss only goes through keeps its weights out of it:\n"
+        "critic.requires_grad_(False)  # and True again for its own loss",
+        acts_on=("forward", "backward"),
+    )
 
 
 @state
