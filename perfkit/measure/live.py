@@ -422,8 +422,9 @@ class Live:
         undo.append(torch_compat.watch_backward(hook(self._before_backward)))
         before = optimizer.register_optimizer_step_pre_hook(hook(self._before_optimizer))
         undo.append(before.remove)
-        self._outer = OuterCalls(self._instrument, self.forward_begins, self._forward_ended)
+        self._outer = OuterCalls(self._instrument)
         undo.append(self._outer.stop)
+        self._outer.start(self.forward_begins, self._forward_ended)
 
     def _before_fetch(self, is_batch: bool, source: Any) -> CallEnd | None:
         if get_ident() != self._thread_id:

@@ -19,34 +19,42 @@ class OuterCalls:
 
     Args:
         instrument: guards what it does.
-        begins: called with the module and its inputs.
-        ends: called at its end; later, where it raised.
     """
 
-    def __init__(
-        self,
-        instrument: Instrument,
-        begins: Callable[[Any, Any], None],
-        ends: Callable[[], None],
-    ) -> None:
+    def __init__(self, instrument: Instrument) -> None:
+        self._instrument = instrument
+        self._open: Any = None  # where the hook is of the module that runs
+        self._forget()
+
+    def _forget(self) -> None:
+        # a cycle would keep the hook, whose number the next one is to have
+        self._begins = self._ends = self._put_on = self._put_end = self._take_end = _nothing
+        self._undo = _nothing
+        self.pause: Callable[[], object] = _nothing
+        self._thread_id = 0
+
+    def start(self, begins: Callable[[Any, Any], None], ends: Callable[[], None]) -> None:
+        """Begin, in this thread.
+
+        Args:
+            begins: called with the module and its inputs; without these where it is compiled.
+            ends: called at its end; later, where it raised.
+        """
         import torch
 
-        hook = instrument.hook
+        hook = self._instrument.hook
         self._begins, self._ends = begins, ends
         self._is_tracing = torch_compat.jit_tracing_reader()
         self._graph_task = torch_compat.graph_task_id_reader()
         self._thread_id = get_ident()
-        self._open: Any = None  # where the hook is of the module that runs
         guarded, compiles = hook(self._module_begins), torch.compiler.is_compiling
 
         def before(module: Any, args: Any) -> None:
             if not compiles():  # torch.compile may look through it
                 guarded(module, args)
 
-        self._put_on: Callable[[], object]
-        self.pause: Callable[[], bool]
         self._put_on, self.pause = torch_compat.module_hook_switch(before)
-        self._put_end, self._take_end = torch_compat.forward_end_switch(hook(self.close))
+        self._put_end, self._take_end = torch_compat.forward_end_switch(hook(self._module_ended))
         self._undo = torch_compat.watch_compiled_modules(hook(self._compiled_begins))
         self._put_on()
 
@@ -61,9 +69,7 @@ class OuterCalls:
         self.close()
         self.pause()
         self._undo()
-        # a cycle would keep the hook, whose number the next one is to have
-        self._put_on = self._put_end = self._take_end = self._undo = _nothing
-        self.pause = _was_off
+        self._forget()
 
     def close(self) -> None:
         """The module that runs has ended, maybe by raising."""
@@ -73,6 +79,11 @@ class OuterCalls:
             self._ends()
             self.go_on()
 
+    def close_what_raised(self) -> None:
+        """As :meth:`close`, unless the module still runs."""
+        if self._open is not None and not torch_compat.forward_runs(self._open):
+            self.close()
+
     def _module_begins(self, module: Any, args: Any) -> None:
         if get_ident() != self._thread_id or self._is_tracing() or self._graph_task() >= 0:
             return  # what is traced, or computed again for a backward pass
@@ -80,18 +91,20 @@ class OuterCalls:
         self._open = self._put_end(module)
         self._begins(module, args)
 
+    def _module_ended(self) -> None:
+        if get_ident() == self._thread_id:
+            self.close()
+
     def _compiled_begins(self, module: Any) -> CallEnd | None:
-        if not self.pause():  # it warns of hooks
+        if get_ident() != self._thread_id or not self.pause():  # it warns of hooks
             return None
-        return self._compiled_ended
+        self._begins(module, ())
+        return self._instrument.hook(self._compiled_ended)
 
     def _compiled_ended(self, _: Any) -> None:
+        self._ends()
         self.go_on()
 
 
-def _nothing(*_: Any) -> None:
+def _nothing(*_: Any) -> Any:
     return None
-
-
-def _was_off() -> bool:
-    return False

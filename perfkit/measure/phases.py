@@ -30,6 +30,7 @@ from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.words import fmt_count
+from perfkit.measure.outer_calls import OuterCalls
 
 if TYPE_CHECKING:
     from perfkit.measure.live import Live
@@ -94,14 +95,10 @@ class Phases:
         self._in_step = False  # a training forward pass has been, and not yet its backward pass
         self._fetched = False  # a batch has come since something trained
         self._n_calls = self._most_calls = 0  # of modules, since an update; of the step
-        self._modules_on: Callable[[], None] = _nothing
-        self._modules_off: Callable[[], bool] = _were_off
+        self._outer = OuterCalls(self._instrument)
         # made with the hooks, which would keep this object
-        self._put_end: Callable[..., Any] = _nothing
-        self._take_end: Callable[..., Any] = _nothing
         self._end_fetch_event: Callable[..., Any] = _nothing
         self._leave_event: Callable[..., Any] = _nothing
-        self._open: Any = None  # where the hook is of the outermost module, while it runs
         self._sees_modules = True
         self.calls_at_the_end = 0  # of modules, in the step at which it stopped
         self._is_told = False
@@ -170,26 +167,15 @@ class Phases:
         from torch.optim import optimizer
 
         compiles = torch.compiler.is_compiling
-        # these run some times a step: what they need is looked up once
-        self._is_tracing = torch_compat.jit_tracing_reader()
-        self._grad_is_on = torch.is_grad_enabled
-        self._graph_task = torch_compat.graph_task_id_reader()
-        self._modules_on, self._modules_off = torch_compat.module_hook_switch(
-            self._event(self._forward_begins, _INSIDE, compiles)
-        )
-        self._put_end, self._take_end = torch_compat.forward_end_switch(
-            self._event(self._close_forward)
-        )
+        self._grad_is_on = torch.is_grad_enabled  # runs some times a step
         # one by one: where one fails, those before it are taken away
         undo = self._undo
-        undo.append(self._see_no_modules)
+        undo.append(self._outer.stop)
         fetch = self._event(self._fetches, _NO_FETCH)
         undo.append(torch_compat.watch_loader_iterators(fetch))
         backward = self._event(self._backward_begins, _NO_BACKWARD)
         undo.append(torch_compat.watch_backward(backward))
         undo.append(torch_compat.watch_saves(self._event(self._saves, _NO_SAVE)))
-        compiled = self._event(self._compiled_begins)
-        undo.append(torch_compat.watch_compiled_modules(compiled))
         self._may_go = tuple(undo)  # at any time
         step = self._event(self._optimizer_begins, _NO_OPTIMIZER, compiles)
         undo.append(optimizer.register_optimizer_step_pre_hook(step).remove)
@@ -197,7 +183,8 @@ class Phases:
         undo.append(optimizer.register_optimizer_step_post_hook(stepped).remove)
         self._end_fetch_event = self._event(self._fetched_one)
         self._leave_event = self._event(self._left)
-        self._see_modules()
+        if self._sees_modules:
+            self._outer.start(self._forward_begins, self._closes)
 
     def _event(
         self,
@@ -251,8 +238,7 @@ class Phases:
         for call in undo:
             with self._instrument.guard("ending"):
                 call()
-        self._modules_on, self._modules_off = _nothing, _were_off
-        self._put_end = self._take_end = self._end_fetch_event = self._leave_event = _nothing
+        self._end_fetch_event = self._leave_event = _nothing
 
     def take(self, until_ns: int | None = None) -> tuple[int, ...]:
         """Nanoseconds of each of :data:`PHASES` since the last call; a step is over.
@@ -274,7 +260,7 @@ class Phases:
             self._sees_modules = n_calls * _CALL_NS <= _MOST_COST * sum(self._ns[: len(PHASES)])
             if self.stops_at_modules:
                 self.calls_at_the_end = n_calls
-                self._see_no_modules()
+                self._outer.stop()
         self._n_calls = self._most_calls = self._waited = 0
         ns = self._ns
         taken = tuple(ns[: len(PHASES)])
@@ -389,17 +375,15 @@ class Phases:
         live.fetched(is_batch, source, batch, (self._since - began_ns) / 1e9)
 
     def _begin_fetch(self, now_ns: int | None = None) -> None:
-        if self._open is not None:
-            self._close_forward()
-        self._modules_off()  # transforms may be modules, some for each sample
+        self._outer.close()
+        self._outer.pause()  # transforms may be modules, some for each sample
         self._advance(now_ns)
         if self._phase == _AFTER_LOOK:
             self._settle(evaluated=True)
         self._enter(_DATA)
 
     def _fetched_one(self, _: Any, now_ns: int | None = None) -> None:
-        if self._open is None:
-            self._see_modules()
+        self._outer.go_on()
         if self._phase == _DATA:
             self._waited += self._advance(now_ns)
             self._fetched, self._in_step = True, False
@@ -407,42 +391,15 @@ class Phases:
 
     # --- modules ----------------------------------------------------------------------------
 
-    def _see_modules(self) -> None:
-        if self._sees_modules and self._thread_id:  # else it has ended, or failed
-            self._modules_on()
-
-    def _see_no_modules(self) -> None:
-        self._modules_off()
-        hooks, self._open = self._open, None
-        if hooks is not None:
-            self._take_end(hooks)
-
-    def _compiled_begins(self, module: Any) -> Callable[[Any], None]:
-        phase, hooked = self._phase, self._modules_off()  # it warns of hooks
-        if self._sees_modules and phase not in _INSIDE:
-            self._opens(module)
-        return self._event(partial(self._compiled_ended, phase=phase, hooked=hooked))
-
-    def _compiled_ended(self, _: Any, phase: int, hooked: bool) -> None:
-        if phase not in _INSIDE:
-            self._closes()
-        if hooked:
-            self._see_modules()
-
     def _forward_begins(self, module: Any, args: Any) -> None:
-        if self._is_tracing():
-            return  # the size of its input is a part of what is traced
-        if self._graph_task() >= 0:
-            return  # a checkpointed part is computed again, in backward
+        if self._phase in _INSIDE:
+            return
         live = self.live
         if live is not None and (live.looks or not module.training):  # an evaluation: always
             if live.looks or self._grad_is_on():
                 live.forward_begins(module, args)
             else:
                 live.evaluates(args)
-        # a hook of this module alone, while it runs: those inside it run at full speed
-        self._modules_off()
-        self._open = self._put_end(module)
         self._opens(module)
 
     def _opens(self, module: Any) -> None:
@@ -482,15 +439,6 @@ class Phases:
                 del trained[key]
         trained[id(module)] = weakref.ref(module)
 
-    def _close_forward(self) -> None:
-        """The outermost module has ended, maybe by raising."""
-        if self._open is None:
-            return
-        self._take_end(self._open)
-        self._open = None
-        self._closes()
-        self._see_modules()
-
     def _closes(self) -> None:
         if self._phase in (_FORWARD, _LOOK):
             looked = self._phase == _LOOK
@@ -507,8 +455,7 @@ class Phases:
         return self._leave_event
 
     def _trains(self, phase: int) -> None:
-        if self._open is not None:
-            self._close_forward()
+        self._outer.close()
         self._advance()
         if self._phase == _AFTER_LOOK:
             self._settle(evaluated=self._own is not None and not self._own_graph)
@@ -522,14 +469,12 @@ class Phases:
         self._trains(_OPTIMIZER)
 
     def _optimizer_ended(self, *_: Any) -> None:
-        if self._open is not None:
-            self._close_forward()
+        self._outer.close()
         if self._phase == _OPTIMIZER:
             self._left()
 
     def _saves(self) -> Callable[[Any], None]:
-        if self._open is not None and not torch_compat.forward_runs(self._open):
-            self._close_forward()  # it raised: the hook is to be in no file
+        self._outer.close_what_raised()  # its hook is to be in no file
         self._advance()
         self._enter(_CHECKPOINT)
         return self._leave_event
@@ -537,7 +482,3 @@ class Phases:
 
 def _nothing(*_: object) -> None:
     pass
-
-
-def _were_off() -> bool:
-    return False

@@ -746,8 +746,8 @@ def test_compiled_code_within_a_module_leaves_the_hook_away(phases: Phases, cloc
     class Around(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             ended = torch_compat._compiled_listeners._calls.begin(self)
-            assert ended is not None
-            ended(None)
+            if ended is not None:
+                ended(None)
             assert not torch_module._global_forward_pre_hooks  # those inside run at full speed
             clock.ms(2)
             return x
