@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -34,6 +34,7 @@ from perfkit.trace.read.events import (
     host_threads,
     is_communication,
     is_compiling,
+    is_data_wait,
     join_device,
     shows_training,
 )
@@ -43,9 +44,6 @@ from perfkit.trace.read.steps import Steps
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
 from perfkit.trace.record.waits import sleeping_share, waiting_share
-
-if TYPE_CHECKING:
-    from perfkit.trace.ask.critical_path import CriticalPath
 
 # Calls of Level Zero and of the Unified Runtime below torch's XPU.
 _XPU_CALL = re.compile(r"^(ze[A-Z]|ur[A-Z]|pi[A-Z])")
@@ -287,13 +285,6 @@ class Case:
         return overlap(calls, self.outside_of_torch)
 
     @cached_property
-    def path(self) -> CriticalPath:
-        """Critical path of the step of median length."""
-        from perfkit.trace.ask.critical_path import critical_path
-
-        return critical_path(self.trace, self.steps)
-
-    @cached_property
     def _typical_us(self) -> float:
         return max(sum(s.wall_ns for s in self.typical.breakdown.steps) / 1e3, 1e-3)
 
@@ -414,6 +405,12 @@ class Case:
     def set_up(self) -> SetUp:
         """What of the steps is compiling, first calls and searches for an algorithm."""
         return set_up(self.trace)
+
+    @cached_property
+    def in_loading(self) -> Bool:
+        """Which positions in ``nesting.rows`` begin inside the DataLoader."""
+        waits = self.rows(Category.ANNOTATION, Category.OP, named=is_data_wait)
+        return self.span(waits).covers(self.trace.start_ns[self.nesting.rows])
 
     @cached_property
     def next_op(self) -> Int64:

@@ -14,7 +14,7 @@ from perfkit.advice.outside import is_large, outside, steps_grow
 from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
-from perfkit.base.words import fmt_ms, fmt_share, plural
+from perfkit.base.words import fmt_ms, fmt_share
 from perfkit.measure.summary import DATA_BOUND_FROM, PARTLY_FROM, Summary
 from perfkit.trace.record.elsewhere import Elsewhere
 
@@ -22,9 +22,6 @@ from perfkit.trace.record.elsewhere import Elsewhere
 _LEAST_GAIN = 1.05
 # The device works on a step for longer than the host's clock says it took, by more than rounding.
 _AHEAD = 1.005
-# A device that idles less than this counts as always busy.
-_LEAST_IDLE = 0.1
-
 # Less of the collectives' time is no wait worth a word.
 _LEAST_WAITING = 0.05
 # The time outside of operators is a wait for others from this share of its samples on.
@@ -35,21 +32,6 @@ BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute",
 
 # Losses that are only the host's if nothing was queued, which the launches tell.
 _THE_HOSTS = ("host", "launch", "driver")
-# Parts of the path that differ by less count as equally long.
-_AS_LONG = 0.05
-# The longest part of the critical path, in words.
-_PATH = {
-    "data": "waiting for data",
-    "host": "Python and other work on the host",
-    "setup": "compiling and first calls",
-    "launch": "running and launching operators on the host",
-    "sync": "the host waiting for the device",
-    "copy": "copies",
-    "gaps": "gaps between queued kernels",
-    "driver": "calls of the driver that launch nothing",
-    "compute": "computing",
-    "communication": "communication",
-}
 
 
 @dataclass(frozen=True)
@@ -142,12 +124,10 @@ def diagnose(
     uneven = f"; {case.typical.uneven}" if case.typical.uneven else ""
     bounds = _sentence(bound, case)
     verdict = first_clause(bounds)
-    said = f"{bounds} ({_step_words(step, case)}, {provenance})"
-    what = f"{said}{_path(bound, case)}{uneven}."
+    what = f"{bounds} ({_step_words(step, case)}, {provenance}){uneven}."
     if is_piece:
-        what = f"{bounds} ({fmt_ms(step.median)} in all, {provenance})"
         verdict = of_one_piece(verdict)
-        what = of_one_piece(f"{what}{_path(bound, case)}.")
+        what = of_one_piece(f"{bounds} ({fmt_ms(step.median)} in all, {provenance}).")
         found = [finding_of_one_piece(f) for f in found]
     first = []
     doubts = []
@@ -202,19 +182,18 @@ def _is_vague(finding: Finding) -> bool:
 
 def _each_line_once(found: list[Finding]) -> list[Finding]:
     """What is known of a line by itself, or what a rule says of it: the one that knows a cause."""
-    own = ("hottest-line", "slow-line")
-    known = {f.line for f in found if f.rule == "slow-line"}
+    slow = {f.line for f in found if f.rule == "slow-line"}
     loads = {f.line for f in found if f.rule.startswith("dataloader-")}
-    others = {f.line for f in found if f.rule not in own} - loads
-    return [
-        f
-        for f in found
-        if not (
-            f.line in (others if f.rule == "slow-line" else others | loads)
-            if f.rule in own
-            else f.rule.startswith("dataloader-") and f.line in known - others
-        )
-    ]
+    causes = {f.line for f in found if f.rule not in ("hottest-line", "slow-line")} - loads
+
+    def is_said(f: Finding) -> bool:
+        if f.rule == "slow-line":
+            return f.line in causes
+        if f.rule == "hottest-line":
+            return f.line in causes | loads
+        return f.rule.startswith("dataloader-") and f.line in slow - causes
+
+    return [f for f in found if not is_said(f)]
 
 
 # What helps only with cores that nobody else uses.
@@ -291,8 +270,8 @@ def _beside_others(finding: Finding, lost: float) -> Finding:
 
 
 _CANNOT_READ = "No rule can tell what to change without this device's work."
-_RECORD_AGAIN = (
-    "No rule can tell what to change: record it again, with torch.profiler.profile("
+_RECORD = (
+    "No rule can tell what to change: record {} with torch.profiler.profile("
     "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
 )
 _NOT_DELIVERED = (
@@ -300,15 +279,11 @@ _NOT_DELIVERED = (
     "CUDA) delivered none. Usual reasons: another profiler uses it (Nsight, DCGM), performance "
     "counters are not permitted, or WSL does not support it."
 )
-_RECORD = "No rule can tell what to change: record the"
 # The cycles of a schedule: https://docs.pytorch.org/docs/stable/profiler.html
 _EMPTY = (
-    "No rule can tell what to change: no operator of torch is recorded here. Record with "
-    "activities=[ProfilerActivity.CPU]. With a schedule, torch's profiler forgets a cycle as the "
-    "next one begins: save the trace in on_trace_ready, or set repeat=1."
-)
-_BOTH = (
-    "too, with torch.profiler.profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
+    "No rule can tell what to change: no operator of torch is recorded here. With a schedule, "
+    "torch's profiler forgets a cycle as the next one begins: save the trace in on_trace_ready, or "
+    "set repeat=1."
 )
 
 # Rules that advise to exchange less, or less often.
@@ -323,28 +298,23 @@ def as_waiting(found: Diagnosis) -> Diagnosis:
     findings = tuple(f for f in found.findings if f.rule not in _EXCHANGES_LESS)
     if findings == found.findings and found.bound_by != "communication":
         return found
-    sentence, verdict = (
-        re.sub(
-            r"\bcommunication-bound: ",
-            lambda said: (
-                "Waits for other ranks: " if said[0][0] == "C" else "waits for other ranks: "
-            ),
-            said,
-            count=1,
-            flags=re.IGNORECASE,
-        )
-        for said in (found.sentence, found.verdict)
-    )
     return replace(
         found,
-        sentence=sentence,
-        verdict=verdict,
+        sentence=_waits_for_others(found.sentence),
+        verdict=_waits_for_others(found.verdict),
         findings=findings,
         no_cure=(
             "What would help is in the report on all ranks: the rank that comes last."
             if found.bound_by == "communication"
             else found.no_cure
         ),
+    )
+
+
+def _waits_for_others(said: str) -> str:
+    waits = "Waits for other ranks: "
+    return said.replace("Communication-bound: ", waits).replace(
+        "communication-bound: ", f"w{waits[1:]}"
     )
 
 
@@ -381,41 +351,18 @@ def _is_one_sided(bound: _Bound, case: Case) -> bool:
 def _no_cure(bound: _Bound, found: list[Finding], case: Case) -> str:
     if _is_one_sided(bound, case):
         if case.trace.unread:
-            return _CANNOT_READ if case.has_operators else _RECORD_AGAIN
+            return _CANNOT_READ if case.has_operators else _RECORD.format("it again,")
         if not case.has_operators and not case.on_device:
             return _EMPTY
         if not case.on_device and case.was_asked_for:
             return _NOT_DELIVERED
-        whose = "device's work" if case.has_operators else "host's operators"
-        return f"{_RECORD} {whose}, {_BOTH}"
+        whose = "the device's work" if case.has_operators else "the host's operators"
+        return _RECORD.format(f"{whose}, too,")
     if any({bound.bound_by, bound.part} & set(f.cures) for f in found):
         return ""
     if not found:
         return "No rule of perfkit knows a cure for this."
     return "No rule of perfkit knows a cure for this; the findings below are about smaller things."
-
-
-def _path(bound: _Bound, case: Case) -> str:
-    """The main part of the critical path, if the headline names something else."""
-    if not case.on_device or bound.part != bound.bound_by:
-        return ""
-    if not case.joins_launches:
-        return ""  # the path cannot go from the device back to what launched its work
-    path = case.path
-    share = path.bounds_us[path.bound_by] / max(path.wall_us, 1e-9)
-    its_own = path.bounds_us.get(bound.bound_by, 0.0)
-    if its_own / max(path.wall_us, 1e-9) > share - _AS_LONG or share < PARTLY_FROM:
-        return ""
-    idle = case.device_shares["idle"]
-    if bound.bound_by == "compute" and idle < _LEAST_IDLE:
-        return ""  # the device is always busy, so the host's timing does not matter
-    if path.bound_by == "compute" and bound.work > bound.share:
-        return ""  # the sentence already gives the share of computing
-    if bound.bound_by == "host" and (
-        path.bound_by == "setup" or case.share_of(case.capturing) > bound.share / 2
-    ):
-        return ""  # they happen in operators too: the same time by another name
-    return f"; the longest part of its critical path is {_PATH[path.bound_by]} ({fmt_share(share)})"
 
 
 def _uncapital(sentence: str) -> str:
@@ -485,30 +432,8 @@ def _sentence(bound: _Bound, case: Case) -> str:
             return f"In {part} of each step the device idles, and {what} was recorded"
         why = case.unseen_device or "nothing that torch's profiler records is in here"
         return f"What takes the time is not known: {why}"
-    if bound.part == "host":
-        compiling, starting = case.share_of(case.compiling), case.share_of(case.set_up.first)
-        searching = case.share_of(case.set_up.searching)
-        if compiling > share / 2:
-            part = fmt_share(compiling)
-            return f"Host-bound: torch.compile compiles for {part} of the profiled time"
-        capturing = case.idle_in(case.capturing)
-        if capturing > share / 2:
-            return (
-                f"Host-bound: capturing a CUDA graph takes {fmt_share(capturing)} of the profiled "
-                "time, and the device idles: what is launched then runs only in replays"
-            )
-        if searching > share / 2:
-            return (
-                f"Host-bound: for {fmt_share(searching)} of each step convolutions search for "
-                "their fastest algorithm, in every step anew"
-            )
-        if starting > share / 2:
-            name, ms = case.set_up.longest[0]
-            start = "Host-bound" if share >= DATA_BOUND_FROM else "Partly host-bound"
-            return (
-                f"{start}: {fmt_share(starting)} of the profiled time is start-up: {name} took "
-                f"{fmt_ms(ms)} the first time"
-            )
+    if bound.part == "host" and (known := _set_up(case, share)):
+        return known
     waits = _waits(case)
     if not case.on_device:
         words = {
@@ -591,6 +516,35 @@ def _sentence(bound: _Bound, case: Case) -> str:
     return f"Partly {bound.part}-bound: {words}{beside}"
 
 
+def _set_up(case: Case, share: float) -> str:
+    """That most of the host's share is something known that need not be in the steps; else empty.
+
+    What only a few steps do is a share of the profiled time.
+    """
+    compiling, capturing = case.share_of(case.compiling), case.idle_in(case.capturing)
+    searching, first = case.share_of(case.set_up.searching), case.share_of(case.set_up.first)
+    if compiling > share / 2:
+        return f"Host-bound: torch.compile compiles for {fmt_share(compiling)} of the profiled time"
+    if capturing > share / 2:
+        return (
+            f"Host-bound: capturing a CUDA graph takes {fmt_share(capturing)} of the profiled "
+            "time, and the device idles: what is launched then runs only in replays"
+        )
+    if searching > share / 2:
+        return (
+            f"Host-bound: for {fmt_share(searching)} of each step convolutions search for "
+            "their fastest algorithm, in every step anew"
+        )
+    if first > share / 2:
+        name, ms = case.set_up.longest[0]
+        start = "Host-bound" if share >= DATA_BOUND_FROM else "Partly host-bound"
+        return (
+            f"{start}: {fmt_share(first)} of the profiled time is start-up: {name} took "
+            f"{fmt_ms(ms)} the first time"
+        )
+    return ""
+
+
 def _on_one_thread(case: Case) -> str:
     """That others ran operators meanwhile, which is not in these shares; empty where none did."""
     others = case.n_other_threads
@@ -615,43 +569,26 @@ def _gaps(case: Case, part: str) -> str:
     """The trace does not show the cause of gaps, so this does not say "bound"."""
     if case.idle["queued"] < case.idle["kernels"]:
         return f"Gaps between kernels: they take {part} of each step, though the next one is queued"
-    said = (
-        f"Idle with work queued: in {part} of each step the device idles although the host has "
-        "launched its work"
-    )
     sat = case.sitting("queued")
-    if sat is not None:
-        behind = plural(sat.n_queued, "activity", "activities")
-        return (
-            f"{said}; meanwhile the host sat in {sat.words()}, with {behind} queued, and the trace "
-            "does not show what held the device"
-        )
-    waits = case.shares["sync"]
-    meanwhile = (
-        f" (the host waits for the device for {fmt_share(waits)} of each step)"
-        if waits >= PARTLY_FROM
-        else ""
+    meanwhile = "" if sat is None else f"; meanwhile the host sat in {sat.words()}"
+    return (
+        f"Idle with work queued: in {part} of each step the device idles although the host has "
+        f"launched its work{meanwhile}; the trace does not show what held the device"
     )
-    return f"{said}; the trace does not show what holds it up{meanwhile}"
 
 
 def _waiting(case: Case, part: str) -> str:
     """Why the device idles although the host only waits for it."""
     sat = case.sitting("sync")
-    if sat is None:
-        return (
-            f"for {part} of each step the device idles because the host waits, or has just "
-            "waited, for it"
-        )
-    if sat.is_unexplained:
+    if sat is not None and sat.is_unexplained:
         return (
             f"in {part} of each step no recorded activity runs, because of waits of the host's; it "
-            f"sat in {sat.words()}, no other work was queued, and the trace does not show what "
-            "it waited for"
+            f"sat in {sat.words()}, and the trace does not show what it waited for"
         )
+    where = "" if sat is None else f"; the host sat in {sat.words()}"
     return (
-        f"in {part} of each step the device idles because the host waits, or has just waited, for "
-        f"it; the host sat in {sat.words()}, and no other work was queued"
+        f"for {part} of each step the device idles because the host waits, or has just waited, for "
+        f"it{where}"
     )
 
 

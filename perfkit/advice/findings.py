@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,39 @@ class Finding:
             "is_state": self.is_state,
             "changes": self.changes,
         }
+
+
+def found(
+    rule: str,
+    title: str,
+    evidence: Sequence[str],
+    what_to_do: str,
+    *,
+    cures: tuple[str, ...],
+    share: float,
+    speedup: float | None = None,
+    of: str = "",
+    formula: str = "",
+    **more: Any,
+) -> Finding:
+    """A finding about a share of the step, which bounds its gain; see :class:`Finding`.
+
+    Args:
+        share: what could go, or become ``speedup`` times as fast.
+        of: what the bound is of, where that is not the step, to precede the formula.
+        formula: instead of it, where no time is gained.
+    """
+    gain, said = amdahl(share, speedup=speedup)
+    return Finding(
+        rule=rule,
+        title=title,
+        evidence=tuple(evidence),
+        what_to_do=what_to_do,
+        gain_at_most=gain,
+        formula=formula or f"{of}{said}",
+        cures=cures,
+        **more,
+    )
 
 
 # Class of a step → the bounds that are about it.

@@ -56,7 +56,8 @@ WAITING = LineKind(
 LOGGING = LineKind(
     "logging",
     "logging or printing",
-    "if step % 50 == 0:\n    log(...)  # not in every step; pass numbers, not tensors",
+    rule="logging-in-step",
+    in_training="if step % 50 == 0:\n    log(...)  # not in every step; pass numbers, not tensors",
     elsewhere="lines.append(...)\n"
     "if len(lines) == 50:  # many at once; numbers, not tensors\n"
     "    log(lines)\n    lines.clear()",

@@ -20,7 +20,6 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "02-read-a-trace": ("held-device",),
     "03-storage-and-formats": (
         "image-decode",
-        "image-work",
         "dataloader-slow-disk",
     ),
     "04-dataloader": (
@@ -60,7 +59,6 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "launch-bound",
         "small-calls",
         "optimizer-loop",
-        "zero-grad",
         "conv-bias-before-batch-norm",
         "algorithm-search",
     ),

@@ -15,13 +15,10 @@ from perfkit.advice.case import Case
 from perfkit.advice.diagnose import diagnose
 from perfkit.base.compiling import CompileReport, GraphBreak, Recompilation
 from perfkit.measure.summary import summarize
-from perfkit.trace import Line, LineSamples, breakdown, find_steps, load
+from perfkit.trace import LineSamples, breakdown, find_steps, load
 from perfkit.trace.record.facts import Facts, OptimizerFacts
 from perfkit.trace.record.lines import NO_LINES
 
-NOT_SHOWN = (
-    "; whether the copy that follows is one of that tensor is not recorded, so look at the line"
-)
 V100 = {"name": "Tesla V100", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}
 A100 = {"name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "warpSize": 32}
 SGD = Facts((OptimizerFacts("SGD", 4, ("float32",), ("cuda",)),))
@@ -157,13 +154,11 @@ def test_long_gaps_between_queued_kernels_have_no_known_cause() -> None:
 
     nvidia = advised(A100)
     assert "nvidia-smi" in nvidia
-    assert "enable_cuda_sync_events" in nvidia
     for event in sim.events:
         event["name"] = event["name"].replace("cudaLaunch", "hipLaunch")
     amd = advised(None)
     assert "rocm-smi" in amd
     assert "nvidia" not in amd
-    assert "cuda_sync_events" not in amd  # ROCm records none
 
 
 def test_first_steps_are_told_from_slow_launches() -> None:
@@ -224,10 +219,8 @@ def test_memory_nearly_full() -> None:
     assert "memory-nearly-full" not in _rules(_with_memory(38 * 2**30))
     # half of it is PyTorch's cache, so a larger batch has room
     assert finding.title.endswith("is reserved, though not all of it in use")
-    assert "frees its cache" in finding.evidence[0]
     full = _finding(_with_memory(38 * 2**30, in_use=0.9), "memory-nearly-full", device=card)
     assert full.title.endswith("a larger batch may fail")
-    assert "cache" not in full.evidence[0]
 
 
 def test_memory_from_the_driver_in_every_step() -> None:
@@ -239,17 +232,12 @@ def test_memory_from_the_driver_in_every_step() -> None:
 
     assert "4.0" not in _finding(trace("cudaMalloc"), "device-allocations").evidence[0]
     assert "1 call" in _finding(trace("cudaFree"), "device-allocations").evidence[0]
-    assert (
-        "PYTORCH_NO_CUDA_MEMORY_CACHING"
-        in _finding(trace("cudaFree"), "device-allocations").what_to_do
-    )
     assert "expandable_segments" in _finding(trace("hipFree"), "device-allocations").what_to_do
     # it was advised where it was on; of a trace from a file that is not known
-    for is_on, words in ((None, " (if it is not set yet):"), (False, "length:"), (True, "")):
+    for is_on in (None, False, True):
         told = _finding(
             trace("hipFree"), "device-allocations", facts=Facts(expandable_segments=is_on)
         ).what_to_do
-        assert words in told
         assert ("expandable_segments" in told) is not (is_on is True)
     assert "of hipFree per step" in _finding(trace("hipFree"), "device-allocations").evidence[0]
     # taken and given back for every tensor: segments that expand are no cure for a missing cache
@@ -260,9 +248,8 @@ def test_memory_from_the_driver_in_every_step() -> None:
                 sim.call("cudaMalloc", mark["ts"] + 10 + 100 * i, 40)
                 sim.call("cudaFree", mark["ts"] + 60 + 100 * i, 40)
         found = _finding(sim, "device-allocations")
-        assert ("look as if it were off" in found.evidence[0]) is is_off
         assert ("expandable_segments" in found.what_to_do) is not is_off
-        assert "PYTORCH_NO_CUDA_MEMORY_CACHING" in found.what_to_do
+        assert ("PYTORCH_NO_CUDA_MEMORY_CACHING" in found.what_to_do) is is_off
     assert "device-allocations" not in _rules(trace("cudaFreeHost"))
     assert "device-allocations" not in _rules(trace("cudaGetDevice"))
 
@@ -307,7 +294,7 @@ def test_gloo_between_gpus() -> None:
         return sim
 
     found = _finding(trace("gloo:all_reduce"), "not-nccl", distributedInfo={"backend": "gloo"})
-    assert "backend gloo" in found.evidence[0]
+    assert "gloo's collectives take" in found.evidence[0]
     assert "not-nccl" not in _rules(trace("nccl:all_reduce"))
     beside = trace("gloo:barrier")  # of the host's alone: tensors go through NCCL
     kernel = next(e for e in beside.events if e["cat"] == "kernel")
@@ -378,22 +365,6 @@ def test_collectives_that_take_longer_because_they_send_more_are_no_waits() -> N
 
 
 _SEND = "ncclDevKernel_SendRecv(ncclDevComm*)"
-
-
-def test_embeddings_that_are_exchanged_are_no_gradients() -> None:
-    wait = "## PooledEmbeddingsAwaitable wait() ##"
-    finding = _finding(_exchange(_SEND, wait), "communication", facts=SGD)
-    assert finding.title.startswith("Ranks exchange embeddings (all-to-all)")
-    assert "100 % of the collectives' time is all-to-all" in finding.evidence[2]
-    assert finding.evidence[3].endswith("most of it in PooledEmbeddingsAwaitable")
-    assert "TrainPipelineSparseDist" in finding.what_to_do
-    assert "QCommsConfig" in finding.what_to_do
-    assert "no_sync" not in finding.what_to_do
-    # where the pipeline runs already, it is not advised again
-    sim = _exchange(_SEND, wait, "## sdd_preprocess_splits ##")
-    piped = _finding(sim, "communication", facts=SGD)
-    assert "TrainPipelineSparseDist" not in piped.what_to_do
-    assert "QCommsConfig" in piped.what_to_do
 
 
 def test_any_other_all_to_all() -> None:
@@ -476,7 +447,7 @@ def _made(
 
 def test_a_tensor_made_on_the_host() -> None:
     finding = _finding(_made("HtoD (Pageable -> Device)"), "made-on-host")
-    assert finding.evidence[0] == "1 time per step, first with torch.randn" + NOT_SHOWN
+    assert finding.evidence[0].startswith("1 time per step, first with torch.randn (whether")
     assert "made-on-host" not in _rules(_made("HtoD (Pageable -> Device)", made_on_device=True))
     assert "made-on-host" not in _rules(_made("DtoH (Device -> Pageable)"))
 
@@ -487,10 +458,11 @@ def test_what_is_copied_is_what_was_made_as_far_as_sizes_show() -> None:
 
     # a batch that is moved after something was made and kept on the host
     assert "made-on-host" not in _rules(made([64], [32, 3, 8, 8]))
-    assert NOT_SHOWN not in _finding(made([64], [64]), "made-on-host").evidence[0]
-    assert NOT_SHOWN not in _finding(made([64], [8, 8]), "made-on-host").evidence[0]  # a view of it
-    assert NOT_SHOWN in _finding(made([64], []), "made-on-host").evidence[0]
-    assert NOT_SHOWN in _finding(made([], [64]), "made-on-host").evidence[0]
+    not_shown = "(whether that tensor is the one copied is not recorded)"
+    assert not_shown not in _finding(made([64], [64]), "made-on-host").evidence[0]
+    assert not_shown not in _finding(made([64], [8, 8]), "made-on-host").evidence[0]  # a view of it
+    assert not_shown in _finding(made([64], []), "made-on-host").evidence[0]
+    assert not_shown in _finding(made([], [64]), "made-on-host").evidence[0]
 
 
 # --- compiling ----------------------------------------------------------------------------
@@ -514,7 +486,7 @@ def _compiled(*, compile_us: float = 0, between: float = 0, regions: int = 2) ->
 def test_recompiling_in_the_steps() -> None:
     sim = _compiled(compile_us=3_000)
     finding = _finding(sim, "recompiles")
-    assert "4 compilations in 4 of 4 steps take 12.0 ms, 30 %" in finding.evidence[0]
+    assert "compiling in 4 of 4 steps takes 12.0 ms, 30 %" in finding.evidence[0]
     assert "compiled 2 times" in finding.evidence[1]
     assert _diagnosis(_compiled(compile_us=7_000, regions=1)).bound_by == "host"
     assert "recompiles" not in _rules(_compiled())
@@ -570,7 +542,7 @@ def test_a_single_compilation_in_a_single_step() -> None:
     finding = _finding(sim, "recompiles")
     assert finding.title.endswith("compiles inside the profiled steps")
     assert len(finding.evidence) == 1
-    assert finding.evidence[0].startswith("1 compilation in 1 of 1 step takes 3.00 ms")
+    assert finding.evidence[0].startswith("compiling in 1 of 1 step takes 3.00 ms")
 
 
 def test_compiling_between_two_regions_is_no_break() -> None:
@@ -629,7 +601,7 @@ def test_breaks_in_the_graph() -> None:
     told = _finding(_compiled(between=1_500), "graph-breaks", facts=_log(breaks=(broken,)))
     assert "train.py:12 ended a graph 2 times: Unsupported Tensor.item() call" in told.evidence
     finding = _finding(_compiled(between=1_500), "graph-breaks")
-    assert finding.evidence[0].startswith("2 compiled regions per step, of 2 different")
+    assert finding.evidence[0].startswith("2 compiled regions per step; what runs between")
     assert "graph-breaks" not in _rules(_compiled(between=100))
     assert "graph-breaks" not in _rules(_compiled(between=1_500, regions=1))
 
@@ -657,46 +629,9 @@ def test_validation_inside_the_step() -> None:
     assert "validation-in-step" not in _rules(_with_validation(2_000, sequence=100))
 
 
-def _line(text: str, library: str = "__main__") -> LineSamples:
-    line = Line("train.py", 9, "train.py:9", "train", text, 40, 0.4, False, library)
-    return LineSamples((line,), 100)
-
-
-@pytest.mark.parametrize(
-    ("text", "library", "fires"),
-    [
-        ("print(step, loss)", "__main__", True),
-        ('writer.add_scalar("loss", loss)', "__main__", True),
-        ("report(loss)", "tensorboard", True),
-        ("x = blueprint(loss)", "__main__", False),
-        ("y = torch.log1p(x)", "__main__", False),
-        ("y = x.log()", "__main__", False),
-        ("y = torch.log(x)", "__main__", False),
-    ],
-)
-def test_logging_in_the_step(text: str, library: str, fires: bool) -> None:
-    rules = _rules(cpu_training(6, python=850), lines=_line(text, library))
-    assert ("logging-in-step" in rules) is fires
-
-
-@pytest.mark.parametrize(
-    ("function", "fires"),
-    [("torch/serialization.py(963): save", True), ("train.py(12): save_nothing", False)],
-)
-def test_logging_in_a_trace_with_stacks(function: str, fires: bool) -> None:
-    sim = cpu_training(6, python=850)
-    for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
-        sim.host(function, event["ts"] + 10, 700, "python_function")
-    assert ("logging-in-step" in _rules(sim)) is fires
-
-
 def test_garbage_collection() -> None:
     finding = _finding(cpu_training(6), "gc-pauses", facts=Facts(gc_pauses_ms=(0.5, 1.0)))
     assert finding.evidence[0].startswith("2 collections in 6 steps took 1.50 ms (")
-    assert finding.evidence[0].endswith("), the longest 1.00 ms")
-    one = _finding(cpu_training(6), "gc-pauses", facts=Facts(gc_pauses_ms=(1.5,)))
-    assert one.evidence[0].startswith("1 collection in 6 steps took 1.50 ms (")
-    assert "longest" not in one.evidence[0]
     assert "gc-pauses" not in _rules(cpu_training(6), facts=Facts(gc_pauses_ms=(0.1,)))
 
 
@@ -722,8 +657,6 @@ def _convolution(
 def test_a_bias_before_batch_norm() -> None:
     finding = _finding(_convolution([8]), "conv-bias-before-batch-norm")
     assert "weights of shape [8, 3, 3, 3]" in finding.evidence[0]
-    # 2 of the 28 parts of half a step: one addition to 27 products, forward and backward
-    assert finding.gain_at_most == pytest.approx(1 / (1 - 0.5 * 2 / 28), rel=1e-3)
     assert _rules(_convolution([])) == set()
     assert _rules(_convolution([8], "aten::relu")) == set()
 

@@ -85,11 +85,10 @@ def test_capturing_a_graph_is_not_launching_too_slowly() -> None:
     assert profile.diagnosis.bound_by == "host"
     assert "capturing a CUDA graph takes" in profile.diagnosis.sentence
     assert "too slowly" not in profile.diagnosis.sentence
-    assert "critical path" not in profile.diagnosis.sentence  # it says the same
     assert _rules(profile) == ["graph-capture"]
     facts = profile.diagnosis.findings[0].evidence
     assert facts[0].startswith("1 capture of 20.0 ms in all")
-    assert facts[1] == "200 launches in it went into the graph"
+    assert "with 200 launches; meanwhile" in facts[0]
     found = idle(profile.trace)
     assert found.total_us["capture"] == pytest.approx(20_000, rel=0.01)
     assert found.total_us["launch"] + found.total_us["driver"] < 300
@@ -238,7 +237,7 @@ def test_a_file_that_shows_no_python_is_not_told_as_python() -> None:
         sim.step(i, 10_000 * i, 10_000)
         sim.kernel("aten::mm", 10_000 * i, 10_000 * i + 10, 40)
     titles = [f.title for f in _explained(sim).diagnosis.findings if f.rule == "host-python"]
-    assert titles == ["What is outside of torch's operators takes much of the step"]
+    assert titles == ["What runs outside of torch takes much of the step"]
     for i in range(3):
         sim.host("train.py(3): step", 10_000 * i, 9_000, "python_function")
     titles = [f.title for f in _explained(sim).diagnosis.findings if f.rule == "host-python"]

@@ -80,15 +80,6 @@ def update(n: int, whole_us: float, op: str = "aten::addcmul_") -> Simulated:
     return sim
 
 
-def zeroing(us: float) -> Simulated:
-    sim, begins = _steps()
-    for at in begins:
-        sim.label("Optimizer.zero_grad#AdamW.zero_grad", at, us)
-        sim.host("aten::zero_", at, us)
-        sim.host("aten::conv2d", at + us, 1_000 - us)
-    return sim
-
-
 def many(n: int, each: float) -> Simulated:
     """Two steps of ``n`` operators of ``each`` µs, hardly anything between them."""
     sim, begins = _steps(2, n * (each + 0.2))
@@ -317,18 +308,6 @@ def images(n: float, of: int = 10, called: str = "PIL.ImageFile.load") -> _MADE:
     }
 
 
-def logs(n: float, of: int = 10) -> _MADE:
-    return cpu_training(6, python=850), {"lines": sampled(n, of=of, text="print(loss)")}
-
-
-def saving(us: float) -> Simulated:
-    """The same in a trace with stacks: so long in ``torch.save`` of a step of 1.7 ms."""
-    sim = cpu_training(6, python=850)
-    for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
-        sim.host("torch/serialization.py(963): save", event["ts"] + 10, us, "python_function")
-    return sim
-
-
 def working(us: float, name: str, card: dict[str, Any], **args: Any) -> _MADE:
     """A device that works for ``us`` of each 100 µs, in kernels of this name."""
     sim = gpu_training(4, n_kernels=30, kernel=us, every=100)
@@ -445,7 +424,6 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("optimizer-loop", lambda us: update(50, us), 85, 115),
     ("optimizer-loop", lambda n: update(int(n), 200), 36, 44),
     ("optimizer-share", lambda us: update(1, us, "aten::_fused_adamw_"), 215, 285),
-    ("zero-grad", zeroing, 42, 58),
     ("tiny-ops", lambda n: many(int(n), 5), 450, 550),
     ("tiny-ops", lambda us: many(800, us), 11.5, 8.5),
     ("tiny-ops", half_tiny, 0.13, 0.17),
@@ -453,7 +431,6 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("loop-indexing", lambda us: loop(12, us), 16, 25),
     ("loop-indexing", lambda us: loop(12, us), 130, 90),
     ("loop-indexing", lambda n: unrolled(int(n)), 70, 60),
-    ("loop-indexing", lambda n: selecting(int(n)), 7, 6),
     ("launch-bound", launching, 0.88, 0.82),
     ("tensor-cores-unused", lambda n: (kernels(int(n), "volta_sgemm"), {"device": V100}), 2, 4),
     ("small-kernels", lambda n: kernels(int(n), **{"blocks per SM": 0.1}), 2, 5),
@@ -487,11 +464,6 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("dataloader-no-workers", waiting, 690, 1_020),
     ("image-decode", images, 4, 5),
     ("image-decode", lambda n: images(n, 100), 9, 11),
-    ("image-work", lambda n: images(n, 10, "PIL.Image.resize"), 4, 5),
-    ("image-work", lambda n: images(n, 100, "PIL.Image.resize"), 9, 11),
-    ("logging-in-step", logs, 4, 5),
-    ("logging-in-step", lambda n: logs(n, 1_000), 45, 60),
-    ("logging-in-step", saving, 75, 100),
     ("tensor-cores-unused", lambda us: working(us, "volta_sgemm", V100), 47, 53),
     ("tf32-off", lambda us: working(us, "ampere_sgemm", A100), 47, 53),
     ("small-kernels", lambda us: working(us, "softmax", A100, **{"blocks per SM": 0.1}), 47, 55),
@@ -529,16 +501,6 @@ def test_a_rule_begins_at_its_threshold(
 # --- what a finding tells -----------------------------------------------------------------
 
 
-def decoding_and(n: float) -> _MADE:
-    """Of 1,000 samples in a wait of half the step 200 decode and ``n`` do other work on images."""
-    decode, work = (
-        Line("data.py", at, f"data.py:{at}", "f", "x", count, count / 1e3, True, "PIL", called)
-        for at, count, called in ((1, 200, "PIL.ImageFile.load"), (2, int(n), "PIL.Image.resize"))
-    )
-    lines = LineSamples((decode, work), 1_000)
-    return cpu_training(6, wait=870, loader=SINGLE), {"lines": lines}
-
-
 def waiting_at(n: float) -> _MADE:
     sim = cpu_training(6, wait=870, loader=SINGLE)
     return sim, {"lines": sampled(n, of=100, text="return parse(path)", in_data_wait=True)}
@@ -563,30 +525,11 @@ def gaps_of(us: float) -> Simulated:
     return sim
 
 
-def numpy_at(n: float) -> _MADE:
-    """In gaps of 60 µs, ``n`` of 20 samples fall on a line of numpy, the others each elsewhere."""
-    texts = ["y = np.sort(x)", *(f"y{i} = x{i}" for i in range(20 - int(n)))]
-    counts = [int(n)] + [1] * (20 - int(n))
-    lines = tuple(
-        Line("a.py", i, f"a.py:{i}", "f", text, count, count / 20, False, "__main__")
-        for i, (text, count) in enumerate(zip(texts, counts, strict=True))
-    )
-    taken = tuple((80_000, i) for i, count in enumerate(counts) for _ in range(count))
-    return gaps_of(60), {"lines": LineSamples(lines, 20, taken=taken)}
-
-
 def talking(n: float, rest: str = "ncclDevKernel_AllReduce_Sum_f32") -> Simulated:
     """Of the ten collectives in each of three steps, ``n`` send from each rank to each."""
     sim = gpu_training(3, n_kernels=10)
     for i, event in enumerate(e for e in sim.events if e["cat"] == "kernel"):
         event["name"] = "ncclDevKernel_SendRecv" if i % 10 < n else rest
-    return sim
-
-
-def embedding(us: float) -> Simulated:
-    sim = talking(10)
-    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
-        sim.label("## PooledEmbeddingsAwaitable wait() ##", mark["ts"] + 5, us)
     return sim
 
 
@@ -616,13 +559,6 @@ def held(us: float) -> Simulated:
     return sim
 
 
-def unseen(us: float) -> Simulated:
-    """The same, with nothing queued: no recorded activity ran."""
-    sim = held(us)
-    sim.events = [e for e in sim.events if e["name"] not in ("relu", "hipLaunchKernel")]
-    return sim
-
-
 def compiled_again(attempt: float) -> Simulated:
     sim = compiling(600)
     for event in (e for e in sim.events if e["name"].startswith("Torch-Compiled")):
@@ -642,21 +578,12 @@ def all_reduce_on_the_host(quickest_us: float) -> Simulated:
 
 #: rule, what it says, what is made of a figure, a figure at which it does not, one at which it does
 WORDS: list[tuple[str, str, Callable[[float], _MADE], float, float]] = [
-    ("image-decode", "is other work on these images", decoding_and, 45, 55),
-    ("dataloader-no-workers", "of the line samples fall on data.py:9", waiting_at, 4, 5),
-    ("32-bits", "the host works for", tf32_and_host, 650, 750),
-    ("small-calls", "what it costs Python to call", gaps_of, 55, 45),
+    ("dataloader-no-workers", "of the line samples are at data.py:9", waiting_at, 4, 5),
     ("small-calls", "Python between operators", gaps_of, 45, 55),
-    ("small-calls", "one by one", numpy_at, 11, 9),
     ("communication", "(all-to-all)", talking, 4, 6),
-    ("communication", "in TorchRec's waits", embedding, 40, 70),
     ("communication", "most of it is a wait", late, 230, 100),
     ("communication", "most of it is a wait", lambda n: late(50, int(n)), 2, 3),
     ("host-collectives", "most of it is a wait", all_reduce_on_the_host, 300, 100),
-    ("held-device", "meanwhile the host sat in", held, 900, 1_200),
-    ("sync", "no recorded activity ran for", unseen, 900, 1_200),
-    ("tiny-ops", "Thousands of tiny", lambda n: many(int(n), 5), 1_900, 2_100),
-    ("tiny-ops", "Thousands of tiny", half_tiny, 0.45, 0.55),
     ("recompiles", "one region was compiled", compiled_again, 0, 1),
 ]
 
@@ -693,13 +620,9 @@ def compiling_in(n: int) -> Simulated:
 
 
 def test_one_compilation_takes_its_time_and_two_take_theirs() -> None:
-    """Where torch's log was read, its graphs are counted, and stretches of a trace are not."""
     one, two = (said(compiling_in(n), "recompiles") for n in (1, 2))
-    assert "1 compilation in 1 of 4 steps takes 3.00 ms" in one
-    assert "2 compilations in 2 of 4 steps take 6.00 ms" in two
-    report = CompileReport(n_graphs=1, breaks=(), recompilations=(), compile_s=1.0)
-    told = said((compiling_in(2), {"facts": changed(compiled=report)}), "recompiles")
-    assert "compiling in 2 of 4 steps takes 6.00 ms" in told
+    assert "compiling in 1 of 4 steps takes 3.00 ms" in one
+    assert "compiling in 2 of 4 steps takes 6.00 ms" in two
 
 
 def rounds(n: int) -> Simulated:
@@ -856,17 +779,17 @@ def test_data_parallel_is_told_by_its_parts_too(name: str, fires: bool) -> None:
 
 def test_a_loop_is_told_by_its_body_and_judged_by_its_own_operations() -> None:
     def told(sim: Simulated) -> str:
-        return finding(sim, "loop-indexing").evidence[0].partition("index: ")[2]
+        return finding(sim, "loop-indexing").evidence[0].partition("index (")[2].partition(" …")[0]
 
-    assert told(loop(12, 40)) == "aten::select, aten::fill_"
-    assert told(unrolled(4, 20)) == ", ".join(["aten::select"] + ["aten::fill_"] * 4)
-    assert told(unrolled(5, 20)) == ", ".join(["aten::select"] + ["aten::fill_"] * 4) + " …"
+    two = "aten::select, aten::fill_, aten::select, aten::fill_, aten::select"
+    assert told(loop(12, 40)) == two
+    assert told(unrolled(5, 20)) == ", ".join(["aten::select"] + ["aten::fill_"] * 4)
     before_layers = loop(12, 40)
     before_layers.events = [e for e in before_layers.events if "engine" not in e["name"]]
     for begin in (0, 10_000):
         for k in range(30):
             before_layers.host("aten::linear", begin + 4_100 + k * 190, 180)
-    assert told(before_layers) == "aten::select, aten::fill_"
+    assert told(before_layers) == two
 
 
 @pytest.mark.parametrize(
@@ -874,12 +797,12 @@ def test_a_loop_is_told_by_its_body_and_judged_by_its_own_operations() -> None:
     [(1, 0, 0), (1, 0, 1), (2, 0, 0), (2, 0, 2), (2, 1, 0), (3, 0, 0), (3, 2, 0), (3, 1, 1)],
 )
 def test_each_whole_round_of_a_loop_is_counted(n_selects: int, more: int, after: int) -> None:
-    """Also the last one, which runs into whatever follows the loop, if anything does."""
+    """But the last one, where it runs into what follows the loop."""
     sim = selecting(n_selects, more, after, us=80)
-    told = "12 times per step the same operations follow"
-    assert told in said(sim, "loop-indexing")
+    told = "1[12] times per step the same operations follow"
+    assert re.search(told, said(sim, "loop-indexing"))
     sim.events = [e for e in sim.events if "engine" not in e["name"]]
-    assert told in said(sim, "loop-indexing")
+    assert re.search(told, said(sim, "loop-indexing"))
 
 
 def test_what_has_no_place_shows_no_code() -> None:
@@ -902,17 +825,12 @@ def test_lines_of_the_loader_are_not_named_for_other_time() -> None:
     averages = {"lines": lines(620_000, "model_ema.update(model)")}
     beside = finding((sim, averages), "beside-the-model")
     assert beside.line == "a.py:2: model_ema.update(model)"
-    assert beside.evidence[0].startswith("6 of the 26 line samples")
+    assert beside.evidence[0].startswith("6 line samples")
     sim, known = gathering(0.4)  # type: ignore[misc]
     first, other = known["lines"].lines
     loads = dataclasses.replace(first, in_data_wait=True)
     known["lines"] = dataclasses.replace(known["lines"], lines=(loads, other))
     assert "shuffled-gather" not in fired((sim, known))
-
-
-def test_a_line_without_source_is_named_by_its_place() -> None:
-    known = {"lines": sampled(5, text="", library="tqdm")}
-    assert finding((cpu_training(6, python=850), known), "logging-in-step").line == "data.py:9"
 
 
 def test_a_training_loop_is_no_loop_over_elements() -> None:
@@ -938,15 +856,6 @@ def test_only_tensors_of_an_optimizer_that_can_do_better_are_counted() -> None:
     both = (*ADAMW.optimizers, OptimizerFacts("LBFGS", 9, ("float32",), ("cpu",)))
     told = said((update(50, 200), {"facts": changed(optimizers=both)}), "optimizer-loop")
     assert "for 4 parameter tensors" in told
-
-
-@pytest.mark.parametrize(("n", "n_tensors"), [(10, 1), (4, 1), (3, 1), (10, 2)])
-def test_optimizers_of_one_tensor_each_are_to_become_one(n: int, n_tensors: int) -> None:
-    """Pyro's: ``fused=True`` was advised, which leaves one tensor after the other."""
-    one = OptimizerFacts("Adam", n_tensors, ("float32",), ("cpu",))
-    told = said((update(50, 200), {"facts": changed(optimizers=(one,) * n)}), "optimizer-loop")
-    assert ("of its own" in told) == (n > 3 and n_tensors == 1)
-    assert (f"in place of {n}" in told) == (n > 3 and n_tensors == 1)
 
 
 def test_calls_of_a_driver_alone_are_no_device() -> None:
@@ -1107,22 +1016,16 @@ def test_at_most_eight_workers_are_proposed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_cores", "n", "said"),
-    [
-        (2, 2, "as many as there are cores"),
-        (8, 8, "as many as there are cores"),
-        (64, 8, "then try more and fewer"),  # eight were as many as there are
-        (None, 4, "then try more and fewer"),
-    ],
+    ("n_cores", "n"),
+    [(2, 2), (8, 8), (64, 8), (None, 4)],
 )
 def test_workers_are_as_many_as_cores_only_where_these_are_known(
-    n_cores: int | None, n: int, said: str
+    n_cores: int | None, n: int
 ) -> None:
     known = {"facts": changed(n_cores=n_cores)}
     told = finding((asking(3_500), known), "dataloader-slow-workers").what_to_do
-    assert "measure num_workers=0, too" in told  # a hand-over may cost more than the loading
+    assert "in memory: num_workers=0" in told  # a hand-over may cost more than the loading
     assert f"num_workers={n}," in told
-    assert f")  # {said}" in told
 
 
 def test_what_other_workers_do_is_not_said_of_a_loader_without_any() -> None:
@@ -1157,13 +1060,13 @@ def test_a_known_cause_takes_the_place_of_what_the_lines_suggest() -> None:
         ({"text": "x = read(p)", "library": "imageio", "library_function": "imageio.v3.imread"},
          "image-decode"),
         ({"text": "x = cv2.imread(p)"}, "image-decode"),
-        ({"text": "x = cv2.resize(x, s)"}, "image-work"),
-        ({"text": "", "library": "PIL", "library_function": "PIL.Image.resize"}, "image-work"),
+        ({"text": "x = read(p)", "library": "cv2"}, "image-decode"),
+        ({"text": "", "library": "PIL", "library_function": "PIL.Image.resize"}, "image-decode"),
         ({"text": "x = parse(p)"}, None),
     ],
 )  # fmt: skip
 def test_which_lines_work_on_images(line: dict[str, Any], rule: str | None) -> None:
-    sim, of_images = asking(870, SINGLE), {"image-decode", "image-work"}
+    sim, of_images = asking(870, SINGLE), {"image-decode"}
     within = {"lines": sampled(6, in_data_wait=True, **line)}
     assert fired((sim, within)) & of_images == ({rule} if rule else set())
     if rule:
@@ -1174,24 +1077,6 @@ def test_which_lines_work_on_images(line: dict[str, Any], rule: str | None) -> N
 
 
 # --- the optimizer --------------------------------------------------------------------------
-
-
-def zeroing_beside(idle: float) -> Simulated:
-    """A tenth of each step zeroes gradients; the device waits this share of it for launches."""
-    sim, begins = _steps(4, 1_000)
-    for at in begins:
-        sim.label("Optimizer.zero_grad#AdamW.zero_grad", at, 100)
-        sim.host("aten::zero_", at, 100)
-        op = sim.host("aten::conv2d", at + 100, 890)
-        sim.device("gemm", at + 1_000 * idle, 1_000 * (1 - idle),
-                   sim.call("cudaLaunchKernel", at + 1_000 * idle - 8, 5, op))  # fmt: skip
-    return sim
-
-
-def test_zeroing_matters_beside_a_device_only_where_it_waits_for_launches() -> None:
-    """Where it waits less than 5 %, the zeroing is hidden behind its work."""
-    assert "zero-grad" not in fired(zeroing_beside(0.03))
-    assert "zero-grad" in fired(zeroing_beside(0.07))
 
 
 # --- the device -----------------------------------------------------------------------------
@@ -1287,7 +1172,7 @@ def test_what_may_move_half_the_bytes(name: str, n_narrowed: int) -> None:
         event["name"] = "indexSelectLargeIndex<float>"
     found = finding((sim, known), "32-bits")
     share = 95 * n_narrowed / (30 * 96)
-    assert f"{100 * share:.0f} % of each step, may move half the bytes" in "".join(found.evidence)
+    assert f"{100 * share:.0f} % of each step may move half the bytes" in "".join(found.evidence)
 
 
 @pytest.mark.parametrize(
@@ -1401,18 +1286,6 @@ def test_a_graph_that_no_backward_pass_uses() -> None:
     assert "kept-graph" not in fired((inferring(1), {"facts": Facts()}))
 
 
-def test_the_line_that_logs_most_is_named() -> None:
-    def lines(*counts: int, in_data_wait: bool = False) -> _MADE:
-        found = tuple(
-            Line("a.py", i, f"a.py:{i}", "f", f"print({i})", n, n / 20, in_data_wait, "__main__")
-            for i, n in enumerate(counts)
-        )
-        return cpu_training(6, python=850), {"lines": LineSamples(found, 20)}
-
-    assert finding(lines(3, 8, 2), "logging-in-step").line == "a.py:1: print(1)"
-    assert "logging-in-step" not in fired(lines(3, 8, 2, in_data_wait=True))
-
-
 @pytest.mark.parametrize(("us", "title"), [(45, "Calling small"), (55, "etween operators")])
 @pytest.mark.parametrize("has_functions", [False, True])
 def test_a_file_without_functions_of_python_is_not_said_to_be_pythons(
@@ -1427,27 +1300,13 @@ def test_a_file_without_functions_of_python_is_not_said_to_be_pythons(
     assert ("Calling small operators" in told.title) is (us < 50)
 
 
-@pytest.mark.parametrize("has_functions", [False, True])
-def test_where_to_look_in_a_file_without_lines(*, has_functions: bool) -> None:
-    sim = longer(520)
-    if has_functions:
-        sim.host("loop.py(3): step", 1, 999, "python_function")
-    told = finding((sim, {"is_file": True}), "host-python").what_to_do
-    assert ("zoom into the gap" in told) is has_functions
-    assert ("the trace does not say which code runs then" in told) is not has_functions
-
-
 # --- ranks ----------------------------------------------------------------------------------
 
 
 def test_how_long_collectives_take_is_told() -> None:
     told = finding(buckets((100, 300), (100, 300), (100, 300), (100, 600)), "communication")
     assert "2 collectives per step" in told.evidence[0]
-    assert "the longest collective took 600 µs, half of them less than 200 µs" in told.evidence[1]
-    sim, (at, *_) = _steps(1)
-    sim.device("ncclDevKernel_AllReduce_Sum_f32", at + 20, 400, sim.call("cudaLaunchKernel", at, 5))
-    alone = finding(sim, "communication").evidence[1]
-    assert alone == "part of it may be waiting for a slower rank: it took 400 µs"
+    assert "the longest took 600 µs, half of them at most 200 µs" in told.evidence[1]
 
 
 @pytest.mark.parametrize(
@@ -1479,26 +1338,6 @@ def test_how_often_ranks_meet_on_the_host_is_told() -> None:
     for event in [e for e in nccl_too.events if e["name"].startswith("ProfilerStep")]:
         nccl_too.label("gloo:all_reduce", event["ts"] + 10, 400)
     assert "not-nccl" not in fired(nccl_too)  # gloo may carry what belongs on the host
-
-
-def embedded(*awaited: tuple[str, float], pipelined: bool = False) -> Simulated:
-    sim = talking(10)
-    for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
-        for i, (name, us) in enumerate(awaited):
-            sim.label(f"## {name} wait() ##", mark["ts"] + 5 + 200 * i, us)
-        if pipelined:
-            sim.label("## sdd_preprocess ##", mark["ts"] + 900, 5)
-    return sim
-
-
-def test_the_longest_wait_for_embeddings_is_named_and_a_pipeline_advised_once() -> None:
-    waits = (("KJTAllToAllAwaitable", 40), ("PooledEmbeddingsAwaitable", 150))
-    found = finding(embedded(*waits), "communication")
-    assert "most of it in PooledEmbeddingsAwaitable" in "".join(found.evidence)
-    assert "TrainPipelineSparseDist" in found.what_to_do
-    has_one = finding(embedded(*waits, pipelined=True), "communication")
-    assert "TrainPipelineSparseDist" not in has_one.what_to_do
-    assert "FP16" in has_one.what_to_do
 
 
 @pytest.mark.parametrize(
@@ -1604,7 +1443,7 @@ def test_a_program_that_replays_a_graph_is_not_told_to_use_one() -> None:
     assert "reduce-overhead" in finding(sim, "launch-bound").what_to_do
     for mark in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
         sim.call("cudaGraphLaunch", mark["ts"] + 950, 2)
-    assert "capture more of the step" in finding(sim, "launch-bound").what_to_do
+    assert "outside of the CUDA graph: capture more" in finding(sim, "launch-bound").what_to_do
     assert "reduce-overhead" not in finding(sim, "launch-bound").what_to_do
 
 
@@ -1622,10 +1461,10 @@ def test_lines_that_gather_count_together_and_the_first_is_named() -> None:
         dataclasses.replace(line, text=text) for line, text in zip(taken.lines, texts, strict=True)
     )
     both = (sim, {"lines": dataclasses.replace(taken, lines=lines)})
-    assert "12 of the 12 line samples" in said(both, "shuffled-gather")
+    assert "by 12 line samples" in said(both, "shuffled-gather")
     assert finding(both, "shuffled-gather").gain_at_most == pytest.approx(1 / 0.6, rel=0.02)
     one = finding((sim, known), "shuffled-gather")
-    assert "6 of the 12 line samples" in "".join(one.evidence)
+    assert "by 6 line samples" in "".join(one.evidence)
     assert one.gain_at_most == pytest.approx(1 / 0.8, rel=0.02)
 
 
@@ -1655,14 +1494,6 @@ def only_forward_of(made: _MADE) -> _MADE:
     sim, known = made  # type: ignore[misc]
     sim.events = [e for e in sim.events if "Optimizer" not in e["name"]]
     return only_forward(sim), known
-
-
-def logging_between() -> Simulated:
-    sim = between(330, n_gaps=3)
-    for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
-        name = "torch/serialization.py(963): save"
-        sim.host(name, event["ts"] + 2, 300, "python_function")
-    return sim
 
 
 def on_two_devices() -> Simulated:
@@ -1708,14 +1539,12 @@ _OF_TRAINING = re.compile(r"loss|backward\(|optimizer|\btrain|epoch|scaler|no_sy
         ("small-kernels", lambda: kernels(5, **{"blocks per SM": 0.1})),
         ("communication", lambda: kernels(4, "ncclDevKernel_AllReduce_Sum_f32")),
         ("communication", lambda: late(100)),
-        ("communication", lambda: embedding(70)),
         ("communication", lambda: talking(10)),
         ("host-collectives", lambda: exchanging(115)),
         ("host-collectives", lambda: all_reduce_on_the_host(100)),
         ("data-parallel", on_two_devices),
         ("memory-nearly-full", lambda: reserved(38)),
         ("sync", lambda: syncing(200)),
-        ("sync", lambda: unseen(1_200)),
         ("sync", asking_to_wait),
         (
             "pageable-copy",
@@ -1723,12 +1552,10 @@ _OF_TRAINING = re.compile(r"loss|backward\(|optimizer|\btrain|epoch|scaler|no_sy
         ),
         ("tiny-ops", lambda: many(550, 5)),
         ("image-decode", lambda: only_forward_of(images(5))),
-        ("image-work", lambda: only_forward_of(images(5, 10, "PIL.Image.resize"))),
         ("shuffled-gather", lambda: gathering(0.3)),
         ("start-up", lambda: first_steps(5_000)),
         ("dataloader-no-workers", lambda: gpu_training(6, wait=1_000, n_kernels=5)),
         ("host-python", lambda: between(330, n_gaps=3)),
-        ("logging-in-step", logging_between),
         ("gc-pauses", lambda: (between(10, 3), {"facts": Facts(gc_pauses_ms=(5.0,))})),
         ("launch-bound", lambda: launching(0.5)),
         ("kernel-gaps", lambda: gpu_training(4, n_kernels=30, kernel=80, every=100)),
@@ -1746,26 +1573,6 @@ def test_advice_on_inference_has_no_training_code(rule: str, make: Callable[[], 
     told = said(inference, rule)
     assert not _OF_TRAINING.search(told), told
     compile(finding(inference, rule).what_to_do.replace("...", "**kwargs"), rule, "exec")
-
-
-@pytest.mark.parametrize(
-    ("n_launches", "later_us", "is_before"),
-    [
-        (None, 0, False),
-        (8, 0, True),
-        (9, 0, False),
-        (8, 2_900, True),  # most of the time in such calls decides
-        (8, 3_000, False),
-    ],
-)
-def test_a_wait_right_before_a_capture_is_told_as_that(
-    n_launches: int | None, later_us: float, is_before: bool
-) -> None:
-    """torch.cuda.graph waits by itself, and then sets up generators: advice on clocks is amiss."""
-    told = said(asking_to_wait(n_launches, later_us), "sync")
-    assert ("right before a graph is captured" in told) is is_before
-    assert ("graph.replay()" in told) is is_before
-    assert ("only a clock" in told) is not is_before
 
 
 @pytest.mark.parametrize(

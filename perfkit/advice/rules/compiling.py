@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.ask.compiled import REGION
@@ -21,52 +21,6 @@ _OF_SIZES = re.compile(r"\bsize\b|\bstride\b|size\(\)|\bshape\b")
 # A number that the compiled function was called with, not one of an object's.
 _OF_AN_ARGUMENT = re.compile(r"^\w+ == -?\d")
 _MOST_TOLD = 3
-
-
-@rule
-def recompiles(case: Case) -> Iterator[Finding]:
-    """Compilation inside the steps: shapes or values change, or there was no warm-up."""
-    parts = case.compiling
-    if case.facts.compiled is not None and case.facts.compiled.given_up:
-        return  # that is said instead, with why
-    share = case.share_of(parts)
-    attempts = _attempts(case)
-    again = max(attempts.values(), default=0)
-    in_steps = len(set(case.steps.containing(parts.start).tolist()))
-    found = case.facts.compiled
-    # Where torch's log was read, the report says how many graphs were compiled. The stretches here
-    # are not as many: an attempt that is given up is one, and so is a backward pass of its own.
-    what = "compiling" if found is not None else plural(len(parts), "compilation")
-    take = "take" if found is None and len(parts) > 1 else "takes"
-    evidence = [
-        f"{what} in {in_steps} of {plural(case.n_steps, 'step')} {take} "
-        f"{fmt_ms(parts.total_ns / 1e6)}, {fmt_share(share)} of all profiled time"
-    ]
-    if again:
-        changed = "keep changing" if again > 1 else "changed"
-        evidence.append(f"one region was compiled {again + 1} times: its inputs {changed}")
-    checks = () if found is None else (*found.recompilations, *found.given_up)
-    evidence.extend(f"{one.place}: the check {one.why} failed" for one in checks[-_MOST_TOLD:])
-    gain, formula = amdahl(share)
-    yield Finding(
-        rule="recompiles",
-        cures=("host", "launch", "driver"),
-        title=_title(again, in_most=case.n_steps > 1 and 2 * in_steps > case.n_steps),
-        evidence=tuple(evidence),
-        what_to_do=_against([one.why for one in checks]),
-        gain_at_most=gain,
-        formula=formula,
-    )
-
-
-def _title(again: int, *, in_most: bool) -> str:
-    """Of a region that was compiled so often again, or of compilations in most steps."""
-    if again > 1 or in_most:
-        return "torch.compile keeps recompiling"
-    if again:
-        return "torch.compile compiled a region again"
-    return "torch.compile compiles inside the profiled steps"
-
 
 _SIZES = (
     "model = torch.compile(model, dynamic=True)  # one graph for all sizes\n"
@@ -85,39 +39,71 @@ _VALUES = (
 )
 
 
+@rule
+def recompiles(case: Case) -> Iterator[Finding]:
+    """Compilation inside the steps: shapes or values change, or there was no warm-up."""
+    parts, known = case.compiling, case.facts.compiled
+    if known is not None and known.given_up:
+        return  # that is said instead, with why
+    share = case.share_of(parts)
+    again = max(_attempts(case).values(), default=0)
+    in_steps = len(set(case.steps.containing(parts.start).tolist()))
+    in_most = case.n_steps > 1 and 2 * in_steps > case.n_steps
+    evidence = [
+        f"compiling in {in_steps} of {plural(case.n_steps, 'step')} takes "
+        f"{fmt_ms(parts.total_ns / 1e6)}, {fmt_share(share)} of all profiled time"
+    ]
+    if again:
+        changed = "keep changing" if again > 1 else "changed"
+        evidence.append(f"one region was compiled {again + 1} times: its inputs {changed}")
+    checks = () if known is None else known.recompilations[-_MOST_TOLD:]
+    evidence.extend(f"{one.place}: the check {one.why} failed" for one in checks)
+    yield found(
+        "recompiles",
+        "torch.compile keeps recompiling"
+        if again > 1 or in_most
+        else "torch.compile compiled a region again"
+        if again
+        else "torch.compile compiles inside the profiled steps",
+        evidence,
+        _against([one.why for one in checks]),
+        cures=("host", "launch", "driver"),
+        share=share,
+    )
+
+
 def _against(checks: Sequence[str]) -> str:
     """What to do where these checks failed."""
-    sizes = [why for why in checks if _OF_SIZES.search(why)]
     if not checks:
         return f"{_SIZES}\n# TORCH_LOGS=recompiles python script.py  says why"
-    arguments = [why for why in checks if _OF_AN_ARGUMENT.match(why)]
-    others = len(checks) - len(sizes) - len(arguments)
-    parts = [_SIZES] * bool(sizes) + [_ARGUMENTS] * bool(arguments) + [_VALUES] * (others > 0)
-    return "\n".join(parts)
+    kinds = [
+        _SIZES if _OF_SIZES.search(why) else _ARGUMENTS if _OF_AN_ARGUMENT.match(why) else _VALUES
+        for why in checks
+    ]
+    return "\n".join(one for one in (_SIZES, _ARGUMENTS, _VALUES) if one in kinds)
 
 
 @rule
 def gave_up(case: Case) -> Iterator[Finding]:
     """Code that was compiled again so often that torch has stopped: it runs uncompiled."""
-    found = case.facts.compiled
-    if found is None or not found.given_up:
+    known = case.facts.compiled
+    if known is None or not known.given_up:
         return
-    compiled_again = Counter(one.place for one in found.recompilations)
-    places = list(dict.fromkeys(one.place for one in found.given_up))
-    yield Finding(
-        rule="compile-gave-up",
-        cures=("host", "launch"),
-        title="torch.compile compiled again and again, and gave up: this code runs uncompiled",
-        evidence=tuple(
-            f"{one.place} was compiled again {compiled_again[one.place]} times, and then the check "
+    again = Counter(one.place for one in known.recompilations)
+    yield found(
+        "compile-gave-up",
+        "torch.compile compiled again and again, and gave up: this code runs uncompiled",
+        [
+            f"{one.place} was compiled again {again[one.place]} times, and then the check "
             f"{one.why} failed once more"
-            for one in found.given_up[:_MOST_TOLD]
-        ),
-        what_to_do=f"{_against([one.why for one in found.given_up])}\n"
+            for one in known.given_up[:_MOST_TOLD]
+        ],
+        f"{_against([one.why for one in known.given_up])}\n"
         "torch._dynamo.config.fail_on_recompile_limit_hit = True  # an error instead of silence",
-        gain_at_most=1.0,
+        cures=("host", "launch"),
+        share=0.0,
         formula="no bound: how fast the compiled code would be is not known",
-        line=places[0],
+        line=known.given_up[0].place,
         always=True,
         has_bound=False,
         is_state=True,
@@ -126,13 +112,11 @@ def gave_up(case: Case) -> Iterator[Finding]:
 
 def _attempts(case: Case) -> dict[int, int]:
     """Compiled region → how often it was recompiled, from the names."""
-    found: dict[int, int] = {}
-    for name in case.trace.names:
-        match = REGION.match(name)
-        if match:
-            frame = int(match["frame"])
-            found[frame] = max(found.get(frame, 0), int(match["attempt"]))
-    return found
+    attempts: dict[int, int] = {}
+    for match in filter(None, map(REGION.match, case.trace.names)):
+        frame = int(match["frame"])
+        attempts[frame] = max(attempts.get(frame, 0), int(match["attempt"]))
+    return attempts
 
 
 @rule
@@ -148,27 +132,20 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
     between = (step[1:] == step[:-1]) & (frame[1:] != frame[:-1])
     gaps = union(trace.end_ns[rows[:-1]][between], trace.start_ns[rows[1:]][between])
     lost = case.lost_in(without(gaps, case.compiling))
-    gain, formula = amdahl(lost)
-    found = case.facts.compiled
-    breaks = [
-        f"{one.place} ended a graph {plural(one.count, 'time')}: {one.reason}"
-        for one in ([] if found is None else found.breaks[:_MOST_TOLD])
-    ]
-    yield Finding(
-        rule="graph-breaks",
+    known = case.facts.compiled
+    yield found(
+        "graph-breaks",
+        "The compiled model is in pieces: between them Python runs uncompiled code",
+        [
+            f"{plural(len(rows) / case.n_steps, 'compiled region')} per step; what runs between "
+            f"them costs {fmt_share(lost)} of it",
+            *(
+                f"{one.place} ended a graph {plural(one.count, 'time')}: {one.reason}"
+                for one in (() if known is None else known.breaks[:_MOST_TOLD])
+            ),
+        ],
+        "model = torch.compile(model, fullgraph=True)  # an error at the first break\n"
+        "# TORCH_LOGS=graph_breaks python script.py  lists them: print, .item(), NumPy …",
         cures=("host", "launch"),
-        title="The compiled model is in pieces: between them Python runs uncompiled code",
-        evidence=(
-            f"{plural(len(rows) / case.n_steps, 'compiled region')} per step, of "
-            f"{len(set(frame))} "
-            "different pieces of code",
-            f"what runs between them costs {fmt_share(lost)} of each step",
-            *breaks,
-        ),
-        what_to_do=(
-            "model = torch.compile(model, fullgraph=True)  # an error at the first break\n"
-            "# TORCH_LOGS=graph_breaks python script.py  lists them: print, .item(), NumPy …"
-        ),
-        gain_at_most=gain,
-        formula=formula,
+        share=lost,
     )

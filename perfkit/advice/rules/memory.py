@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-import numpy as np
-
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules.rule import rule
 from perfkit.base.device import pattern
 from perfkit.base.words import fmt_bytes, fmt_share, plural
@@ -24,15 +22,12 @@ _IN_USE = 0.8
 _TRAIN_IN_LESS = (
     "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # recompute\n"
     'with torch.autocast("{}", dtype=torch.bfloat16):  # half-size activations\n'
-    "    loss = loss_fn(model(x), target)\n"
-    "# or a smaller batch with accumulated gradients"
+    "    loss = loss_fn(model(x), target)"
 )
 _RUN_IN_LESS = (
     "# an engine that serves takes its share at the start, on purpose: then this is no fault\n"
     "with torch.inference_mode():  # keeps nothing for a backward pass\n"
-    "    y = model(x)\n"
-    "model = model.to(torch.bfloat16)  # half the bytes of float32\n"
-    "# or a smaller batch"
+    "    y = model(x)"
 )
 
 
@@ -48,21 +43,18 @@ def nearly_full(case: Case) -> Iterator[Finding]:
     allocated = int(memory.allocated[on_device].max())
     if reserved < _NEARLY_FULL * total:
         return
-    is_used = allocated >= _IN_USE * reserved
-    yield Finding(
-        rule="memory-nearly-full",
-        title=(
-            "The device's memory is nearly full: a larger batch may fail"
-            if is_used
-            else "Nearly all of the device's memory is reserved, though not all of it in use"
-        ),
-        evidence=(
+    yield found(
+        "memory-nearly-full",
+        "The device's memory is nearly full: a larger batch may fail"
+        if allocated >= _IN_USE * reserved
+        else "Nearly all of the device's memory is reserved, though not all of it in use",
+        [
             f"{fmt_bytes(reserved)} of {fmt_bytes(total)} reserved "
             f"({fmt_share(reserved / total)}), {fmt_bytes(allocated)} of it in use at the peak"
-            + ("" if is_used else ": PyTorch frees its cache before an allocation fails"),
-        ),
-        what_to_do=_TRAIN_IN_LESS.format(case.device_type) if case.trains else _RUN_IN_LESS,
-        gain_at_most=1.0,
+        ],
+        _TRAIN_IN_LESS.format(case.device_type) if case.trains else _RUN_IN_LESS,
+        cures=(),
+        share=0.0,
         formula="no gain in time: it makes room in memory",
         always=True,
     )
@@ -73,57 +65,39 @@ _LEAST_LOST = 0.03
 # With the cache on, the driver is asked now and then for a large piece, never every few kernels.
 _KERNELS_PER_PIECE = 10
 _GIVES_BACK = re.compile(r"Free|Release|Unmap")
-_CACHE_LARGER = (
-    "# before the first import of torch, for inputs of varying length{}:\n"
-    'os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"\n'
-)
-_CACHE = (
-    "# PYTORCH_NO_CUDA_MEMORY_CACHING must not be set: it turns the cache off\n"
-    "# and no torch.cuda.empty_cache() inside the loop"
-)
+_CACHE = "# no torch.cuda.empty_cache() inside the loop"
 
 
 @rule
 def allocations(case: Case) -> Iterator[Finding]:
     """Driver allocations inside the step; freeing memory waits for the device."""
-    if not case.on_device:
-        return
     allocates = pattern("allocations")
     calls = case.rows(Category.RUNTIME, named=lambda n: allocates.search(n) and "Host" not in n)
-    if not calls.any():
-        return
     parts = case.span(calls)
-    if case.idle_in(parts) < _LEAST_LOST:
-        return  # nothing waits for them
-    lost = case.lost_in(parts)
     n_calls = int(calls.sum()) / case.n_steps
-    rows = np.flatnonzero(calls)
-    named = sorted({case.trace.names[i] for i in case.trace.name_id[rows].tolist()})
-    gives_back = case.trace.named(_GIVES_BACK.search)[rows]
+    # the first steps fill the cache; else nothing waits for them
+    if n_calls < 1 or not case.on_device or case.set_up.longest:
+        return
+    if case.idle_in(parts) < _LEAST_LOST:
+        return
+    lost = case.lost_in(parts)
+    names = {case.trace.names[i] for i in case.trace.name_id[calls].tolist()}
+    gives_back = case.trace.named(_GIVES_BACK.search)[calls]
     n_pairs = min(int(gives_back.sum()), int((~gives_back).sum()))
-    has_no_cache = n_pairs > len(case.kernels) / _KERNELS_PER_PIECE
-    host = parts.total_ns / 1e3 / case.wall_us
-    if n_calls < 1 or case.set_up.longest:
-        return  # the first steps fill the cache
-    gain, formula = amdahl(lost)
-    is_known = case.facts.expandable_segments is not None
-    larger = (
-        ""
-        if case.facts.expandable_segments
-        else _CACHE_LARGER.format("" if is_known else " (if it is not set yet)")
-    )
-    yield Finding(
-        rule="device-allocations",
+    if n_pairs > len(case.kernels) / _KERNELS_PER_PIECE:
+        what_to_do = f"# PYTORCH_NO_CUDA_MEMORY_CACHING turns the cache off: unset it\n{_CACHE}"
+    elif case.facts.expandable_segments:
+        what_to_do = _CACHE
+    else:
+        what_to_do = f"# PYTORCH_ALLOC_CONF=expandable_segments:True python script.py\n{_CACHE}"
+    yield found(
+        "device-allocations",
+        "Memory is taken from and given back to the driver inside the step",
+        [
+            f"{plural(n_calls, 'call')} of {' and '.join(sorted(names))} per step; meanwhile the "
+            f"device is idle for {fmt_share(lost)} of it"
+        ],
+        what_to_do,
         cures=("launch", "sync", "driver"),
-        title="Memory is taken from and given back to the driver inside the step",
-        evidence=(
-            f"{plural(n_calls, 'call')} of {' and '.join(named)} per step, "
-            f"{fmt_share(host)} of its time; PyTorch's cache should make them unnecessary after "
-            "the first steps"
-            + (", and as many as here look as if it were off" if has_no_cache else ""),
-            f"meanwhile the device is idle for {fmt_share(lost)} of each step",
-        ),
-        what_to_do=_CACHE if has_no_cache else larger + _CACHE,
-        gain_at_most=gain,
-        formula=formula,
+        share=lost,
     )

@@ -1,167 +1,102 @@
-"""Waiting for the device, and copying to it."""
+"""The device waits for the host, or the host for the device; and copies between them."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl
+from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules.rule import rule
 from perfkit.advice.where import user_place
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.syncs import Sync, times_waited
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.events import graph_captures, launch_calls
+from perfkit.trace.read.intervals import union
+from perfkit.trace.read.lookups import covered_ns
 
 # Below this share of the step, waits cost nothing that shows.
-_LEAST_SHARE = 0.05
+_LEAST_SYNC = 0.05
+# In a healthy step of a few ms, Python between ops takes up to a tenth.
+_LEAST_SHARE, _LEAST_SEARCH = 0.15, 0.1
 
-
-@dataclass(frozen=True)
-class _Wait:
-    """What the user wrote, and what to write instead; outside of training, if that differs."""
-
-    what: str
-    in_training: str
-    elsewhere: str = ""
-
-
-# op → the wait that it makes
+_READS = (
+    "a value is read on the host (.item(), float(), an `if` on a tensor, print)",
+    "running += loss.detach()  # stays on the device\n"
+    "if step % 50 == 0:\n"
+    "    print(running.item() / 50)  # one sync in fifty steps",
+    "values.append(y)  # stays on the device\n"
+    "values = torch.stack(values).tolist()  # after the loop: one sync for all",
+)
+_COUNTS = (
+    "the number of hits must be known on the host (nonzero, boolean index)",
+    "loss = torch.where(mask, loss, 0.0).sum() / mask.sum()  # instead of loss[mask].mean()",
+    "y = torch.where(mask, x, 0.0)  # instead of x[mask]: keeps the shape",
+)
+_DISTINCT = "ordered = values.sort().values\nn = 1 + (ordered[1:] != ordered[:-1]).sum()"
+_UNIQUE = ("the number of distinct values must be known on the host", _DISTINCT, _DISTINCT)
+# operator → the wait that it makes: what, and what to do in training and elsewhere
 _INSTEAD = {
-    "aten::item": _Wait(
-        "a value is read on the host (.item(), float(), an `if` on a tensor, print)",
-        "running += loss.detach()  # stays on the device\n"
-        "if step % 50 == 0:\n"
-        "    print(running.item() / 50)  # one sync in fifty steps",
-        "values.append(y)  # stays on the device\n"
-        "values = torch.stack(values).tolist()  # after the loop: one sync for all",
-    ),
-    "aten::nonzero": _Wait(
-        "the number of hits must be known on the host (nonzero, boolean index)",
-        "loss = torch.where(mask, loss, 0.0).sum() / mask.sum()  # instead of loss[mask].mean()",
-        "y = torch.where(mask, x, 0.0)  # instead of x[mask]: keeps the shape",
-    ),
-    "aten::_unique2": _Wait(
-        "the number of distinct values must be known on the host",
-        "ordered = values.sort().values\nn = 1 + (ordered[1:] != ordered[:-1]).sum()",
-    ),
+    **dict.fromkeys(("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"), _READS),
+    **dict.fromkeys(("aten::nonzero", "aten::index", "aten::masked_select"), _COUNTS),
+    **dict.fromkeys(("aten::_unique2", "aten::unique_dim"), _UNIQUE),
 }
-_INSTEAD["aten::_local_scalar_dense"] = _INSTEAD["aten::item"]
-_INSTEAD["aten::is_nonzero"] = _INSTEAD["aten::item"]
-_INSTEAD["aten::index"] = _INSTEAD["aten::nonzero"]
-_INSTEAD["aten::masked_select"] = _INSTEAD["aten::nonzero"]
-_INSTEAD["aten::unique_dim"] = _INSTEAD["aten::_unique2"]
-_SENT = _Wait(
+_SENT = (
     "a blocking copy to the device waits for everything that was launched before it",
-    "loader = DataLoader(dataset, ..., pin_memory=True)\n"
+    "loader = DataLoader(dataset, ..., pin_memory=True)  # or x.pin_memory(), once\n"
     "x = x.to(device, non_blocking=True)  # asks for the copy, and goes on",
     "x = torch.empty(shape, pin_memory=True)  # what is filled on the host: in pinned memory\n"
     "x = x.to(device, non_blocking=True)  # asks for the copy, and goes on",
 )
-_OTHERWISE = _Wait(
+_OTHERWISE = (
     "the host waits for a result (.cpu(), .tolist(), synchronize)",
     "result = result.detach()  # keep it on the device until it is needed, outside of the step",
     "results.append(result)  # keep it on the device until it is needed, outside of the step",
 )
-# What torch.cuda.graph launches between its own wait and the capture: numbers for the generators.
-_LAUNCHES_BEFORE_A_CAPTURE = 8
-
-
-_ASKS_TO_WAIT = re.compile(r"Synchronize")
-
-
-def _asked(case: Case, name: str) -> _Wait:
-    """For a wait that no operator made."""
-    call = f"torch.{case.device_type}.synchronize()"
-    if _is_before_captures(case, name):
-        replays = (
-            "# capturing is done once: profile the replays, which do not wait like this\n"
-            "with torch.profiler.profile() as profiler:\n"
-            f"    graph.replay()\n    {call}"
-        )
-        what = "asked for right before a graph is captured, as torch.cuda.graph does by itself"
-        return _Wait(what, replays)
-    return _Wait(
-        f"the code, or a library, asks to wait ({call}, a stream's or an event's)",
-        f"# only a clock needs to wait, and not in every step:\nif step % 50 == 0:\n    {call}",
-        "# only a clock, or code that reads a result, needs to wait: once, after all of the work\n"
-        f"results = [model(x) for x in inputs]\n{call}",
-    )
-
-
-def _is_before_captures(case: Case, name: str) -> bool:
-    """Whether most of the time in calls of this name is spent right before captures of a graph."""
-    trace = case.trace
-    captures = graph_captures(trace).start
-    rows = np.flatnonzero(case.rows(Category.RUNTIME, named=lambda n: n == name))
-    launches = np.sort(trace.start_ns[launch_calls(trace, case.steps)])
-    end = trace.end_ns[rows]
-    after = np.searchsorted(captures, end)
-    has_one = after < len(captures)
-    begin = captures[after[has_one]]
-    n_between = np.searchsorted(launches, begin) - np.searchsorted(launches, end[has_one])
-    took_us = trace.dur_us[rows]
-    chosen = took_us[has_one][n_between <= _LAUNCHES_BEFORE_A_CAPTURE]
-    return float(chosen.sum()) > float(took_us.sum()) / 2
 
 
 @rule
 def sync(case: Case) -> Iterator[Finding]:
     """The host waits for the device inside the step, which empties the queue."""
-    if not case.on_device:
-        return
     lost = case.lost_to("sync")
-    if case.idle["sync"] < _LEAST_SHARE:
-        return  # nothing waits for what it delays
     waits = [s for s in case.syncs if not s.is_transfer]
-    if not waits:
-        return
+    if case.idle["sync"] < _LEAST_SYNC or not waits:
+        return  # nothing waits for what it delays
     by_op: dict[str, list[Sync]] = defaultdict(list)
     for wait in waits:
         by_op[wait.op or wait.call].append(wait)
     top = max(by_op, key=lambda op: sum(s.cost_us for s in by_op[op]))
-    known = next((o for o in reversed(by_op[top][0].ops) if o in _INSTEAD), "")
-    # without operators any wait is in none
-    has_operators = case.trace.is_a(Category.OP).any()
-    asked = not by_op[top][0].op and _ASKS_TO_WAIT.search(top) is not None and has_operators
-    kind = _asked(case, top) if asked else _INSTEAD.get(known, _OTHERWISE)
-    if "HtoD" in by_op[top][0].copy:
-        kind = _SENT
-    instead = (kind.elsewhere if not case.trains else "") or kind.in_training
-    cost_us = sum(s.cost_us for s in waits)
-    gain, formula = amdahl(lost)
-    place = user_place(by_op[top][0].stack)
-    unseen: tuple[str, ...] = ()
-    idle = "the device is then idle"
-    sat = case.sitting("sync")
-    if sat is not None and sat.is_unexplained:
-        instead = f"torch.{case.device_type}.synchronize()  # before recording begins\n{instead}"
-        idle = "no recorded activity then runs"
-        unseen = (
-            f"no recorded activity ran for {fmt_ms(sat.idle_ms)} of the time in {sat.call}: the "
-            "trace does not show what the call waited for (work from before the recording, or "
-            "another process on this GPU)",
+    worst = by_op[top][0]
+    known = next((o for o in reversed(worst.ops) if o in _INSTEAD), "")
+    what, in_training, elsewhere = _INSTEAD.get(known, _OTHERWISE)
+    if "HtoD" in worst.copy:
+        what, in_training, elsewhere = _SENT
+    elif not worst.op and "Synchronize" in top and case.trace.is_a(Category.OP).any():
+        call = f"torch.{case.device_type}.synchronize()"
+        what = f"the code, or a library, asks to wait ({call}, a stream's or an event's)"
+        in_training = (
+            f"# only a clock needs to wait, and not in every step:\nif step % 50 == 0:\n    {call}"
         )
-    yield Finding(
-        rule="sync",
-        cures=("sync",),
-        title="The host waits for the device inside the step",
-        evidence=(
+        elsewhere = f"# only a clock needs to wait: once, after all of the work\n{call}"
+    place = user_place(worst.stack)
+    yield found(
+        "sync",
+        "The host waits for the device inside the step",
+        [
             f"{plural(times_waited(waits) / case.n_steps, 'sync')} per step, most costly in "
-            f"{top}: {kind.what}",
-            f"{fmt_us(cost_us / case.n_steps)} of host time per step; {idle} "
-            f"for {fmt_share(lost)} of each step until the device gets work again",
-            *unseen,
-        ),
-        what_to_do=instead,
-        gain_at_most=gain,
-        formula=formula,
-        line=None if place is None else f"{place}{' (its def)' * by_op[top][0].at_def}",
+            f"{top}: {what}",
+            f"{fmt_us(sum(s.cost_us for s in waits) / case.n_steps)} of host time per step; until "
+            f"the device gets work again, it idles for {fmt_share(lost)} of each step",
+        ],
+        in_training if case.trains else elsewhere,
+        cures=("sync",),
+        share=lost,
+        line=None if place is None else f"{place}{' (its def)' * worst.at_def}",
     )
 
 
@@ -179,23 +114,178 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
     # while it copies and computes nothing, and while it waits for a copy; hidden ones cost nothing
     lost = min(case.device_share(rows), case.device_shares["copy"]) + case.idle["copy"]
     n_bytes = int(trace.n_bytes[rows][trace.n_bytes[rows] > 0].sum())
-    gain, formula = amdahl(lost)
-    yield Finding(
-        rule="pageable-copy",
-        cures=("copy",),
-        title="Batches are copied from pageable memory, and nothing hides it",
-        evidence=(
+    yield found(
+        "pageable-copy",
+        "Batches are copied from pageable memory, and nothing hides it",
+        [
             f"{plural(len(rows) / case.n_steps, 'copy', 'copies')} a step, "
             f"{fmt_bytes(n_bytes / case.n_steps)}: for {fmt_share(lost)} of each step the device "
-            "copies or waits for it, and computes nothing",
-        ),
-        what_to_do=(
-            "loader = DataLoader(dataset, ..., pin_memory=True)  # or x.pin_memory(), once\n"
-            "x = x.to(device, non_blocking=True)  # from pageable memory that changes nothing\n"
-            "# and send uint8: normalise on the device"
+            "copies or waits for it, and computes nothing"
+        ],
+        f"{_SENT[1]}\n# and send uint8: normalise on the device" if case.trains else _SENT[2],
+        cures=("copy",),
+        share=lost,
+    )
+
+
+_MAKES = re.compile(
+    r"^aten::(zeros|ones|full|arange|eye|linspace|tril|triu|rand(n|int|perm)?)(_like)?$"
+)
+
+
+def _elements(case: Case, first: int, last: int) -> set[int]:
+    """How many elements the tensors have that these ops are given; empty where not recorded."""
+    thread = case.trace.thread[case.nesting.rows]
+    here = (at for at in range(first, last) if thread[at] == thread[first])
+    given = (sizes for at in here for sizes in case.dims(at))
+    # what is no tensor has an empty list, as has a tensor without dimensions
+    return {
+        prod(s) for s in given if isinstance(s, list) and s and all(isinstance(n, int) for n in s)
+    }
+
+
+@rule
+def made_on_the_host(case: Case) -> Iterator[Finding]:
+    """A tensor is filled on the host and then copied: ``torch.zeros(n).to(device)``."""
+    trace, rows = case.trace, case.nesting.rows
+    makes = trace.name_table(_MAKES.search)[trace.name_id[rows]]
+    made = np.flatnonzero(makes & (case.next_op >= 0) & ~case.in_loading)
+    is_move = case.is_named("aten::to", "aten::_to_copy", "aten::copy_")
+    to_device = trace.name_table(lambda n: "HtoD" in n)
+    pairs, sure = [], ""
+    for a, b in zip(made.tolist(), case.next_op[made].tolist(), strict=True):
+        if not is_move[b] or len(case.launched_within(a)):
+            continue
+        filled, copied = _elements(case, a, b), _elements(case, b, b + 1)
+        is_known = filled and copied
+        if not to_device[trace.name_id[case.launched_within(b)]].any():
+            continue
+        if not is_known or filled & copied:
+            pairs.append((a, b))
+            sure = sure if is_known else " (whether that tensor is the one copied is not recorded)"
+    if not pairs:
+        return
+    starts = np.array([trace.start_ns[rows[a]] for a, _ in pairs])
+    ends = np.array([trace.end_ns[rows[b]] for _, b in pairs])
+    lost = case.lost_in(union(starts, ends))
+    name = trace.names[trace.name_id[rows[pairs[0][0]]]].removeprefix("aten::")
+    yield found(
+        "made-on-host",
+        "Tensors are filled on the host and then copied to the device",
+        [
+            f"{plural(len(pairs) / case.n_steps, 'time')} per step, first with torch.{name}{sure}; "
+            f"meanwhile the device is idle for {fmt_share(lost)} of each step"
+        ],
+        "noise = torch.randn(shape, device=device)  # not: torch.randn(shape).to(device)",
+        cures=("host", "launch", "sync", "copy"),
+        share=lost,
+    )
+
+
+@rule
+def launch_bound(case: Case) -> Iterator[Finding]:
+    """The device runs kernels faster than the host launches them."""
+    lost = case.idle["launch"]
+    if lost < _LEAST_SHARE:
+        return
+    took_us = case.trace.dur_us[case.kernels]
+    told = f"the device idles for {fmt_share(lost)} of each step while the host runs operators"
+    if len(took_us):
+        n = plural(len(took_us) / case.n_steps, "kernel")
+        told += f": {n} per step, half of them shorter than {fmt_us(float(np.median(took_us)))}"
+    if not case.joins_launches:
+        what_to_do = (
+            "# did the device wait for launches? only a recording that has them can tell:\n"
+            "from torch.profiler import ProfilerActivity as Activity, profile\n"
+            "with profile(activities=[Activity.CPU, Activity.CUDA]) as recording:\n"
+            "    step(batch)"
         )
-        if case.trains
-        else _SENT.elsewhere,
-        gain_at_most=gain,
-        formula=formula,
+    elif case.rows(Category.RUNTIME, named=lambda name: "GraphLaunch" in name).any():
+        what_to_do = (
+            "# the device waits for what is launched outside of the CUDA graph: capture more\n"
+            "with torch.cuda.graph(graph):\n"
+            "    y = prepare(model(x))"
+        )
+    else:
+        what_to_do = 'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs'
+    yield found(
+        "launch-bound",
+        "The device waits for the host to launch kernels"
+        if case.joins_launches and case.launches_several
+        else "The device idles while the host runs operators",
+        [told],
+        what_to_do
+        + "\n# or larger batches: the same launches carry more work" * case.joins_launches,
+        cures=("launch",),
+        # a graph of the whole step leaves the host nothing to do between kernels
+        share=lost + sum(case.idle[cause] for cause in ("host", "driver", "kernels")),
+    )
+
+
+@rule
+def start_up(case: Case) -> Iterator[Finding]:
+    """The first steps recorded: contexts, libraries and kernels are being loaded."""
+    share = case.share_of(case.set_up.first)
+    if share < _LEAST_SHARE:
+        return
+    calls = ", ".join(f"{name} {fmt_ms(ms)}" for name, ms in case.set_up.longest)
+    yield found(
+        "start-up",
+        "Much of the profiled time is start-up: calls that take long only the first time",
+        [f"first calls take {fmt_share(share)} of the profiled time ({calls})"],
+        "schedule = torch.profiler.schedule(wait=1, warmup=4, active=3)\n"
+        "with torch.profiler.profile(schedule=schedule) as profiler:\n"
+        f"    for batch in {'loader' if case.trains else 'batches'}:\n"
+        "        step(batch)\n"
+        "        profiler.step()",
+        cures=("host", "launch", "driver"),
+        share=share,
+        of="without start-up, ",
+    )
+
+
+@rule
+def graph_capture(case: Case) -> Iterator[Finding]:
+    """A graph is captured in the profiled steps: what is launched then does not run."""
+    parts = case.capturing
+    lost = case.lost_in(parts)
+    if lost < _LEAST_SHARE:
+        return
+    calls = case.trace.start_ns[launch_calls(case.trace, case.steps)]
+    captures = graph_captures(case.trace)
+    n_captures = int((covered_ns(parts, captures.start, captures.end) > 0).sum())
+    yield found(
+        "graph-capture",
+        "A CUDA graph is captured in the profiled time: what is launched then does not run",
+        [
+            f"{plural(n_captures, 'capture')} of {fmt_ms(parts.total_ns / 1e6)} in all, with "
+            f"{plural(int(parts.covers(calls).sum()), 'launch', 'launches')}; meanwhile the device "
+            f"is idle for {fmt_share(lost)} of the profiled time"
+        ],
+        "graph.replay()  # once capturing is over: profile the replays",
+        cures=("host", "launch", "driver"),
+        share=lost,
+        of="without the capture, ",
+    )
+
+
+@rule
+def algorithm_search(case: Case) -> Iterator[Finding]:
+    """Convolutions that search for their fastest algorithm in each step: ever new shapes."""
+    searches, n = case.set_up.searching, case.set_up.n_searches
+    lost = case.lost_in(searches)
+    if lost < _LEAST_SEARCH:
+        return
+    yield found(
+        "algorithm-search",
+        "Convolutions search for their fastest algorithm anew in each step",
+        [
+            f"{plural(n / case.n_steps, 'convolution')} per step try one algorithm after another "
+            f"for {fmt_share(case.share_of(searches))} of each step: cudnn.benchmark does so for "
+            "each new shape"
+        ],
+        "torch.backends.cudnn.benchmark = False\n"
+        "# or only a few shapes: pad or crop the inputs to some fixed sizes",
+        cures=("host", "launch", "sync"),
+        share=lost,
     )

@@ -125,6 +125,11 @@ class Line:
         """The source of the line that :attr:`place` names."""
         return self.inner_text if self.is_inside else self.text
 
+    @property
+    def shown(self) -> str:
+        """Place and source: ``train.py:12: img = Image.open(path)``."""
+        return f"{self.place}: {self.source}" if self.source else self.place
+
 
 @dataclass(frozen=True)
 class LineSamples:

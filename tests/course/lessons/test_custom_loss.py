@@ -414,8 +414,8 @@ def test_a15_tells_what_a_longer_run_and_a_gpu_show() -> None:
 @pytest.mark.parametrize(
     ("rules", "verdict"),
     [
-        (("tiny-ops", "zero-grad"), "holds here"),
-        (("zero-grad",), "does not hold here"),
+        (("tiny-ops", "gc-pauses"), "holds here"),
+        (("gc-pauses",), "does not hold here"),
         ((), "does not hold here"),
     ],
 )
