@@ -200,6 +200,8 @@ def _each_line_once(found: list[Finding]) -> list[Finding]:
 _NEEDS_CORES = ("one-thread",)
 # What was lost to other programs bounds nothing beyond this share of the time.
 _MOST_LOST = 0.5
+# What says of a line how much time it takes, and not why.
+_TIMED = ("outside-the-steps", "steps-grow")
 # State findings → rules that say the same, from a trace and with less.
 _SAYS_MORE = {
     "own-profiler": ("host-python",),
@@ -218,12 +220,10 @@ def _without_the_same(found: Sequence[Finding], state: Sequence[Finding]) -> lis
 
 
 def _joined(state: list[Finding], found: list[Finding]) -> list[Finding]:
-    """Both; what a fact and time outside of the steps say of one line becomes one finding."""
-    outside: dict[str | None, Finding] = {
-        f.line: f for f in found if f.rule == "outside-the-steps" and f.line
-    }
+    """Both; what a fact says of a line, and what is known of its time, becomes one finding."""
+    timed: dict[str | None, Finding] = {f.line: f for f in found if f.rule in _TIMED and f.line}
     for at, one in enumerate(state):
-        other = outside.get(one.line) if not one.has_bound else None
+        other = timed.get(one.line) if not one.has_bound else None
         if other is not None:
             state[at] = replace(
                 one,

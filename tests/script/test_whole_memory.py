@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -225,10 +226,11 @@ def _history_with_a_bound() -> None:
 
 def _episodes() -> None:
     """What is kept without gradients is what training goes on with."""
-    model = nn.Linear(8, 2).eval()
+    model, episode = nn.Linear(8, 2).eval(), []
     with torch.no_grad():
         batch = torch.ones(2**20, 8)
-        episode = [model(batch) for _ in range(40)]
+        for _ in range(40):
+            episode.append(model(batch))
     _train()
     del episode
 
@@ -246,6 +248,20 @@ def _text() -> None:
 def test_what_is_to_be_kept_is_no_finding(loop: Callable[[], None]) -> None:
     run = _run(loop)
     assert not {f.rule for f in run.findings} & _RULES
+
+
+@pytest.mark.parametrize("kind", [list, collections.deque])
+def test_drawing_from_a_long_deque_is_named_and_not_from_a_list(kind: Any) -> None:
+    replay: Any = kind()
+
+    def note(loss: torch.Tensor) -> None:
+        replay.extend((step, bytearray(2048)) for step in range(1000))
+        random.sample(replay, 8)
+
+    found = {f.rule: f for f in _run(lambda: _train(note)).findings}
+    assert ("deque-middle" in found) is (kind is collections.deque)
+    if kind is collections.deque:
+        assert ".sample(replay, 8)" in (found["deque-middle"].line or "")
 
 
 @pytest.mark.parametrize("mib_a_step", [0.5, 8.0])

@@ -13,6 +13,7 @@ import inspect
 import itertools
 import re
 import sys
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from perfkit.advice.line_kinds import GROWS
 from perfkit.advice.places import line_of, name_of, only_line_with, shown_line
 from perfkit.advice.state.calls import profiles_all_along
 from perfkit.advice.state.data import has_many_objects
-from perfkit.advice.state.state import state_of_now
+from perfkit.advice.state.state import state, state_of_now
 from perfkit.base.heap import heap_bytes
 from perfkit.base.words import fmt_bytes, plural
 from perfkit.measure.live import Live
@@ -42,6 +43,10 @@ _MOST_STEPS = 0.5
 _LEAST_ENTRIES, _MOST_ENTRIES, _MOST_PARTS, _MOST_NAMES = 24, 4096, 64, 3
 # What is seen explains what grows if it is so much of it.
 _EXPLAINS = 0.5
+# Walking through a deque of so many entries takes some ten µs for each that is drawn.
+_LONG = 10_000
+# Looks at objects may take so much of the run.
+_MOST_OF_THE_RUN = 0.02
 # Kept graphs double from look to look, as steps do.
 _DOUBLES = 1.5
 # A view keeps so many times what it shows.
@@ -138,6 +143,7 @@ class _Objects:
 
     Attributes:
         step: then.
+        took_s: that looking took.
         sizes: of containers, by ``id``.
         storages: how many of each size tensors had.
         nodes: of autograd graphs.
@@ -152,6 +158,7 @@ class _Objects:
     """
 
     step: int
+    took_s: float
     sizes: dict[int, int]
     storages: collections.Counter[int]
     nodes: int
@@ -314,6 +321,34 @@ def _unexplained(grown: Rise, whose: str, seen: _Objects) -> Finding:
     )
 
 
+@state
+def draws_from_a_deque(live: Live) -> Iterator[Finding]:
+    """Entries in the middle of a long deque are asked for: each time it is walked through."""
+    seen: _Objects | None = live.kept.get("steps")
+    keeper = None if seen is None else seen.keeper
+    if keeper is None or keeper.kind != "deque" or keeper.n < _LONG:
+        return
+    name = re.escape(_last(keeper.name))
+    line = only_line_with(
+        rf"\brandom\.(sample|choices?|shuffle)\(.*\b{name}\b|\b{name}\[(?!\s*-?[01]\s*\])"
+    )
+    if name and line:
+        yield fact(
+            "deque-middle",
+            f"Each entry that is drawn from {keeper.name} costs more, the fuller it is: it is a "
+            "deque",
+            (
+                f"it had {plural(keeper.n, 'entry', 'entries')} by step {live.n_steps}; a deque is "
+                "walked through from an end to reach one in its middle, a list is not",
+            ),
+            f"# a list reaches any entry at once; where it is full, the first ones are replaced:\n"
+            f"{_last(keeper.name)}[n % size] = entry  # {_last(keeper.name)} = [None] * size\n"
+            "n += 1",
+            line=line,
+            acts_on=("other",),
+        )
+
+
 def _freed(grown: Rise) -> Finding:
     return fact(
         "memory-grows",
@@ -406,7 +441,10 @@ def _look_at_objects(live: Live, what: str, grown: Rise) -> _Objects:
     """Go through all objects, and compare with the last time; once a look."""
     before: _Objects | None = live.kept.get(what)
     step = grown.last
-    if before is not None and before.step == step:
+    began_s = time.perf_counter()
+    if before is not None and (
+        before.step == step or before.took_s > _MOST_OF_THE_RUN * (began_s - live.began_s)
+    ):
         return before
     objects = gc.get_objects()
     types = collections.Counter(map(type, objects))
@@ -417,6 +455,7 @@ def _look_at_objects(live: Live, what: str, grown: Rise) -> _Objects:
     by_size = _by_size(tensors)
     found = _Objects(
         step,
+        0.0,
         {id(c): len(c) for c in containers},
         collections.Counter({size: len(some) for size, some in by_size.items()}),
         sum(nodes_of(tensors)),
@@ -444,6 +483,7 @@ def _look_at_objects(live: Live, what: str, grown: Rise) -> _Objects:
         found.more_heap = (found.heap - before.heap) / apart
     kind, n = max((found.types - before.types).items(), key=lambda one: one[1], default=("", 0))
     found.most_type = kind if n >= apart else ""
+    found.took_s = time.perf_counter() - began_s
     return found
 
 
