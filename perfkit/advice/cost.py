@@ -200,8 +200,6 @@ class _Length:
 
 
 def _length(name: str, step: object) -> _Length:
-    if isinstance(step, Profiling):
-        step = step.result
     if isinstance(step, Summary):
         if step.unit != "ms":
             raise UsageError(f"{name} is a summary in {step.unit!r}; give one of times in ms")
@@ -209,26 +207,30 @@ def _length(name: str, step: object) -> _Length:
             raise UsageError(f"{name} has a median of 0 ms: give steps that take time")
         how = f"median of {plural(step.n, 'measured step')}"
         return _Length(step.median, (step.low, step.high), how)
-    if isinstance(step, Profile):
-        cost_of = step.cost
-        if cost_of is not None and cost_of.plain_step_ms:
-            how = f"median of {plural(cost_of.n_unprofiled, 'step')} without the profiler"
-            return _Length(cost_of.plain_step_ms, None, how)
-        profiled = step.step
+    if (profile := _profile_of(step)) is not None:
+        plain, profiled = profile.cost, profile.step
+        if plain is not None and plain.plain_step_ms:
+            how = f"median of {plural(plain.n_unprofiled, 'step')} without the profiler"
+            return _Length(plain.plain_step_ms, None, how)
         return _Length(
             profiled.median,
             (profiled.low, profiled.high) if profiled.n > 1 else None,
             f"median of {plural(profiled.n, 'recorded step')}",
             ("recording made the steps longer, by an unknown part",),
         )
-    if isinstance(step, OpenTrace | Trace | str | bytes | os.PathLike):
-        opened = open_trace(step)
-        return _length(name, opened.profile)
     if isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step <= _MOST_AMOUNT:
         raise UsageError(
             f"{name} is {shown(step)}; give a step's length in ms, a profile or a trace"
         )
     return _Length(float(step), None, "as given")
+
+
+def _profile_of(step: object) -> Profile | None:
+    if isinstance(step, Profiling):
+        return step.result
+    if isinstance(step, OpenTrace | Trace | str | bytes | os.PathLike):
+        return open_trace(step).profile
+    return step if isinstance(step, Profile) else None
 
 
 def _hours(step_ms: float, steps: int) -> float:
@@ -277,15 +279,11 @@ def _elsewhere(step: object, on: Mapping[str, float] | None, steps: int) -> tupl
         if not isinstance(device, str):
             raise UsageError(f"on has the device {shown(device)}; give the name of a data sheet")
         _check_amount(f"on[{device!r}]", price)
-    if isinstance(step, Profiling):
-        step = step.result
-    if isinstance(step, Profile):
-        opened = OpenTrace(step.trace)
-        plain_ms = None if step.cost is None else step.cost.plain_step_ms
-    elif isinstance(step, OpenTrace | Trace | str | bytes | os.PathLike):
-        opened, plain_ms = open_trace(step), None
-    else:
+    profile = _profile_of(step)
+    if profile is None:
         raise UsageError("on needs recorded operators: give a profile or a trace with shapes")
+    opened = OpenTrace(profile.trace)
+    plain_ms = None if profile.cost is None else profile.cost.plain_step_ms
     found = []
     for device, price in on.items():
         there = step_elsewhere(opened, device, step_ms=plain_ms)

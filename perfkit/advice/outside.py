@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from perfkit.advice.findings import Finding, amdahl, fact
+from perfkit.advice.findings import Finding, amdahl, fact, found
 from perfkit.advice.line_kinds import (
     BACKWARD,
     GROWS,
@@ -84,23 +84,16 @@ def steps_grow(growth: Growth | None, busy: CpuContention | None) -> tuple[Findi
     if growth is None or (busy is not None and busy.spoils and growth.share <= busy.lost):
         return ()
     gain, formula = amdahl(growth.share)
-    below = (
-        (f"{fmt_share(growth.line_share)} of what late steps take more is below that line",)
-        if growth.place
-        else ()
-    )
     kind = kind_of_source(growth.source)
     goes_back = kind is BACKWARD or growth.phase.endswith(" in backward")
     known = kind in (GROWS, LOGGING, SLEEP, WAITING)
+    more = f"{fmt_s(growth.seconds)} more, {fmt_share(growth.share)} of their time"
+    below = f"; {fmt_share(growth.line_share)} of it below that line" if growth.place else ""
     return (
         fact(
             "steps-grow",
             growth.sentence(),
-            (
-                f"the median step of the first third, and of the last; beyond the first, steps "
-                f"took {fmt_s(growth.seconds)} more, {fmt_share(growth.share)} of their time",
-                *below,
-            ),
+            (f"beyond the first third, steps took {more}{below}",),
             _CUT_THE_GRAPH if goes_back else kind.in_training if known else _KEEP_LESS,
             line=f"{growth.place}: {growth.source}" if growth.place else None,
             gain=(gain, f"for all steps, {formula}"),
@@ -135,29 +128,23 @@ def _of(stretches: list[Stretch], region_s: float, *, trains: bool) -> Finding:
     stretch, spent_s = stretches[0], sum(s.seconds for s in stretches)
     when = " and ".join(s.when for s in stretches)
     share = min(spent_s / region_s, 1.0)
-    gain, formula = amdahl(share)
     phase = _phase_of(stretch)
     lines = (stretch.source, *(source for _, source, _ in stretch.inside))
     kinds = [kind for source in lines if (kind := kind_of_source(source)) not in (OTHER, BACKWARD)]
     kind = kinds[0] if kinds else OTHER
     title = f"{fmt_share(share)} of the time is spent {when}"
-    facts = [
-        f"{fmt_s(spent_s)} of {fmt_s(region_s)} {when}, not in steps like the recorded ones",
-        *(s.words() for s in stretches),
-    ]
-    if phase:
-        parts = ", ".join(f"{fmt_share(s)} {name}" for name, s in stretch.phases)
-        facts.append(f"by phase: {parts}")
-    facts += [
-        f"{fmt_share(part)} of it at {place}: {source}" for place, source, part in stretch.inside
-    ]
-    return Finding(
-        rule="outside-the-steps",
-        title=kind.title or (f"{title}: {phase}" if phase in _BY_PHASE else title),
-        evidence=tuple(facts),
-        what_to_do=_what_to_do(stretch, kind, phase, trains=trains),
-        gain_at_most=gain,
-        formula=f"for the code as a whole, {formula}",
+    return found(
+        "outside-the-steps",
+        kind.title or (f"{title}: {phase}" if phase in _BY_PHASE else title),
+        [
+            f"{fmt_s(spent_s)} of {fmt_s(region_s)}, not in steps like the recorded ones",
+            *(s.words() for s in stretches),
+            *(f"{fmt_share(part)} of it at {at}: {source}" for at, source, part in stretch.inside),
+        ],
+        _what_to_do(stretch, kind, phase, trains=trains),
+        cures=(),
+        share=share,
+        of="for the code as a whole, ",
         line=f"{stretch.place}: {stretch.source}" if stretch.place else None,
     )
 

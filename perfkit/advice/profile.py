@@ -31,7 +31,7 @@ from perfkit.trace.ask.operators import Operator
 from perfkit.trace.ask.syncs import Sync
 from perfkit.trace.ask.waterfall import NO_DEVICE, Waterfall, waterfall_beside
 from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.events import host_collectives, is_communication, is_data_wait
+from perfkit.trace.read.events import is_data_wait
 from perfkit.trace.read.steps import WHOLE, Steps, find_steps, n_backward_passes
 from perfkit.trace.record.cost import Cost
 from perfkit.trace.record.elsewhere import Elsewhere
@@ -287,30 +287,29 @@ def explain(
         whole: host class → share, of all steps of the run; None where only a few are known.
         has_frozen: whether a network of which nothing trains runs in the steps.
     """
-    if isinstance(recording, Recording):
-        trace, lines, facts = recording.trace, recording.lines, recording.facts
-        cost, raw, doubts = recording.cost, recording.raw, recording.warnings
+    made = recording if isinstance(recording, Recording) else None
+    trace = recording.trace if isinstance(recording, Recording) else recording
+    if made is not None:
         origin = stamp("measured here", device=None if trace.has_device else "cpu")
     else:
-        trace, lines, facts = recording, NO_LINES, Facts()
-        cost, raw, doubts = None, b"", recording.warnings
         origin = _recorded(trace)
-    of_workers = of_processes = NO_LINES
-    if isinstance(recording, Recording):
-        of_workers, of_processes = recording.worker_lines, recording.process_lines
-    outside = recording.elsewhere if isinstance(recording, Recording) else None
-    busy = recording.busy if isinstance(recording, Recording) else None
+    lines = NO_LINES if made is None else made.lines
+    of_workers = NO_LINES if made is None else made.worker_lines
+    facts = Facts() if made is None else made.facts
+    cost, outside, busy = (
+        (None, None, None) if made is None else (made.cost, made.elsewhere, made.busy)
+    )
     steps = find_steps(trace)
     split = breakdown(trace, steps)
     is_piece = steps.how_found == WHOLE and not is_step
-    no_step = recording.no_step() if isinstance(recording, Recording) and is_piece else ""
+    no_step = made.no_step() if made is not None and is_piece else ""
     case = Case(
         trace,
         steps,
         split,
         lines,
         facts,
-        is_file=not isinstance(recording, Recording),
+        is_file=made is None,
         plain_ms=None if cost is None else cost.plain_step_ms,
         whole=whole,
         worker_lines=of_workers,
@@ -320,8 +319,8 @@ def explain(
     steps_ms: Sequence[float] = [
         s.wall_ns / 1e6 for s in split.steps if not s.is_empty
     ] or split.wall_ms
-    if isinstance(recording, Recording) and recording.cost.plain_step_ms:
-        steps_ms = recording.unprofiled_ms
+    if made is not None and made.cost.plain_step_ms:
+        steps_ms = made.unprofiled_ms
     step = summarize(steps_ms)
     far, not_far = _limit_of(trace, steps, cost)
     return Profile(
@@ -329,7 +328,7 @@ def explain(
         operators=case.operators,
         lines=lines,
         worker_lines=of_workers,
-        process_lines=of_processes,
+        process_lines=NO_LINES if made is None else made.process_lines,
         syncs=case.syncs,
         diagnosis=diagnose(
             case,
@@ -346,18 +345,17 @@ def explain(
         provenance=origin,
         n_steps=len(split.steps),
         warnings=(
-            *doubts,
+            *recording.warnings,
             *_host_only(case),
-            *_no_exchange(case),
             *_elsewhere_note(of_the_program(outside)),
             *_accumulation(trace, steps),
-            *(split.warnings if not no_step else _passes(trace)),
+            *(_passes(trace) if no_step else split.warnings),
             *lines.warnings,
             *not_far,
         ),
         trace=trace,
-        raw=raw,
-        coverage=recording.coverage if isinstance(recording, Recording) else None,
+        raw=b"" if made is None else made.raw,
+        coverage=None if made is None else made.coverage,
         elsewhere=outside,
         busy=busy,
         is_piece=is_piece,
@@ -401,22 +399,6 @@ def _host_only(case: Case) -> list[str]:
     return [NO_DEVICE]
 
 
-def _no_exchange(case: Case) -> list[str]:
-    """That several ranks ran, and no kernel is known by its name to exchange data among them."""
-    info = case.trace.metadata.get("distributedInfo")
-    n_ranks = info.get("world_size") if isinstance(info, dict) else None
-    if not isinstance(n_ranks, int) or n_ranks < 2 or not case.on_device:
-        return []
-    if any(map(is_communication, case.trace.names)) or len(
-        host_collectives(case.trace, case.steps)
-    ):
-        return []
-    return [
-        f"{n_ranks} ranks ran, and no kernel is known as communication: an exchange under another "
-        "name counts as computing"
-    ]
-
-
 def _elsewhere_note(outside: Elsewhere | None) -> list[str]:
     """A note on time elsewhere; if that is most of the time, the diagnosis says so first."""
     if outside is None or outside.is_most or not outside.is_worth_a_word:
@@ -433,13 +415,11 @@ def _accumulation(trace: Trace, steps: Steps) -> list[str]:
     fetches = trace.is_a(Category.ANNOTATION, Category.OP) & trace.named(is_data_wait)
     inside = steps.containing(trace.start_ns[fetches & (trace.thread == steps.thread)])
     counts = np.bincount(inside[inside >= 0], minlength=len(steps))
-    if len(steps) < 2 or counts.min() < 2 or "DataLoader" in steps.how_found:
+    has_optimizer = trace.named(lambda name: name.startswith("Optimizer.step#")).any()
+    if len(steps) < 2 or counts.min() < 2 or not has_optimizer or "DataLoader" in steps.how_found:
         return []
     # the median, because the fetch that ends an epoch returns no batch
-    n = f"{np.median(counts):.0f}"
-    if trace.named(lambda name: name.startswith("Optimizer.step#")).any():
-        return [f"a step is one optimizer step: {n} batches of the DataLoader"]
-    return [f"each step fetches {n} times from the DataLoader; an epoch's last fetch has no batch"]
+    return [f"a step is one optimizer step: {np.median(counts):.0f} batches of the DataLoader"]
 
 
 def _recorded(trace: Trace) -> Provenance:

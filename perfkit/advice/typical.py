@@ -75,20 +75,10 @@ def _of_another_kind(steps: Sequence[StepBreakdown]) -> list[int]:
 
 def _not_counted(left_out: Sequence[StepBreakdown], steps: Sequence[StepBreakdown]) -> str:
     usual = statistics.median(s.n_fetches for s in steps)
-    by_length = sorted(left_out, key=lambda s: s.wall_ns)
-    times = _ends([fmt_ms(s.wall_ns / 1e6) for s in by_length])
-    fetches = _ends([str(n) for n in sorted(s.n_fetches for s in left_out)])
-    one = len(left_out) == 1
-    which = "another step" if one else f"{len(left_out)} others"
+    most, longest = max(s.n_fetches for s in left_out), max(s.wall_ns for s in left_out)
+    n = len(left_out)
+    which, up_to = ("another step", "") if n == 1 else (f"{n} others", "up to ")
     return (
-        f"{which} ({times}) asked a DataLoader for {fetches} batches, not for {usual:.0f}: "
-        f"{'it holds' if one else 'they hold'} something else, an evaluation perhaps, and "
-        f"{'is' if one else 'are'} not in these shares"
+        f"{which} ({up_to}{fmt_ms(longest / 1e6)}) asked a DataLoader for {up_to}{most} batches, "
+        f"not for {usual:.0f}: an evaluation perhaps, and not in these shares"
     )
-
-
-def _ends(values: Sequence[str]) -> str:
-    """The one, or the first and the last."""
-    if values[0] == values[-1]:
-        return values[0]
-    return f"{values[0]} {'to' if len(values) > 2 else 'and'} {values[-1]}"

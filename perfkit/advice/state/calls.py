@@ -16,6 +16,31 @@ _LEAST_STEPS = 3
 # A scheduled profiler is off at most of them.
 _LEAST_LOOKS = 4
 
+# function -> rule, why no step needs it, what to do, the class of a step that it is in
+_NEEDLESS = {
+    "torch.cuda.empty_cache": (
+        "empty-cache",
+        "it gives back memory that the next step asks the driver for again; it cannot prevent an "
+        "out-of-memory error",
+        "# take the call out; against fragmentation, before the start:\n"
+        "# PYTORCH_ALLOC_CONF=expandable_segments:True",
+        (),
+    ),
+    "gc.collect": (
+        "gc-collect",
+        "each looks at every object of the process",
+        "if step % 1000 == 0:  # or not at all: tensors are freed without it\n    gc.collect()",
+        ("other",),
+    ),
+    "torch.cuda.synchronize": (
+        "synchronize",
+        "the host stops, and the device runs dry after it",
+        "# take the call out; to time a step, record torch.cuda.Event(enable_timing=True)\n"
+        "# and wait once, at the end",
+        ("sync",),
+    ),
+}
+
 
 def _often(live: Live, *names: str) -> Iterator[tuple[str, str, float]]:
     """Function, the user's line, and calls a step, of what most steps call."""
@@ -29,73 +54,36 @@ def _often(live: Live, *names: str) -> Iterator[tuple[str, str, float]]:
 
 
 @state
-def empty_cache(live: Live) -> Iterator[Finding]:
-    """The allocator's cache is given back in every step."""
-    for _, line, per_step in _often(live, "torch.cuda.empty_cache"):
+def needless(live: Live) -> Iterator[Finding]:
+    """A call that costs time in every step, and is needed in none."""
+    for name, line, per_step in _often(live, *_NEEDLESS):
+        rule, why, what_to_do, acts_on = _NEEDLESS[name]
         yield fact(
-            "empty-cache",
-            "torch.cuda.empty_cache() runs in every step",
-            (
-                f"{_times(per_step)} a step: it waits for the device and gives back memory that "
-                "the next step asks the driver for again; it cannot prevent an out-of-memory error",
-            ),
-            "# take the call out; against fragmentation, before the start:\n"
-            "# PYTORCH_ALLOC_CONF=expandable_segments:True",
+            rule,
+            f"{name}() runs in every step",
+            (f"{_times(per_step)} a step: {why}",),
+            what_to_do,
             line=line,
-        )
-
-
-@state
-def collects_garbage(live: Live) -> Iterator[Finding]:
-    """Python's garbage collector runs in every step."""
-    for _, line, per_step in _often(live, "gc.collect"):
-        yield fact(
-            "gc-collect",
-            "gc.collect() runs in every step",
-            (f"{_times(per_step)} a step: each looks at every object of the process",),
-            "if step % 1000 == 0:  # or not at all: tensors are freed without it\n    gc.collect()",
-            line=line,
-            acts_on=("other",),
-        )
-
-
-@state
-def synchronizes(live: Live) -> Iterator[Finding]:
-    """The host waits for the device in every step because the code asks it to."""
-    for _, line, per_step in _often(live, "torch.cuda.synchronize"):
-        yield fact(
-            "synchronize",
-            "torch.cuda.synchronize() runs in every step",
-            (f"{_times(per_step)} a step: the host stops, and the device runs dry after it",),
-            "# take the call out; to time a step, record torch.cuda.Event(enable_timing=True)\n"
-            "# and wait once, at the end",
-            line=line,
-            acts_on=("sync",),
+            acts_on=acts_on,
         )
 
 
 @state
 def copies_the_weights(live: Live) -> Iterator[Finding]:
     """A moving average of the weights by state_dict, name by name."""
-    found = list(_often(live, "torch.nn.Module.state_dict"))
-    if not found:
-        return
-    also = [line for _, line, _ in _often(live, "torch.nn.Module.load_state_dict", "copy.deepcopy")]
-    copies = f"; copied once more at {also[0].partition(': ')[0]}" if also else ""
-    yield fact(
-        "weights-copied",
-        "The weights are taken by name from state_dict() in every step",
-        (
-            f"{_times(sum(n for _, _, n in found))} a step, and a few small operators for each "
-            f"tensor{copies}",
-        ),
-        "# a moving average of all weights in one call, e.g.\n"
-        "from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn\n"
-        "ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99), use_buffers=True)\n"
-        "ema.update_parameters(model)  # after optimizer.step()",
-        line=found[0][1],
-        acts_on=("other",),
-    )
+    calls = list(_often(live, "torch.nn.Module.state_dict"))
+    if calls:
+        yield fact(
+            "weights-copied",
+            "The weights are taken by name from state_dict() in every step",
+            (f"{_times(sum(n for *_, n in calls))} a step, with small operators for each tensor",),
+            "# a moving average of all weights in one call, e.g.\n"
+            "from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn\n"
+            "ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))\n"
+            "ema.update_parameters(model)  # after optimizer.step()",
+            line=calls[0][1],
+            acts_on=("other",),
+        )
 
 
 def profiles_all_along(live: Live) -> bool:
@@ -109,15 +97,11 @@ def own_profiler(live: Live) -> Iterator[Finding]:
     if not profiles_all_along(live):
         return
     first, last = live.memory[1], live.memory[-1]
-    grown = max(last.own_bytes - first.own_bytes, 0)
+    per_step = max(last.own_bytes - first.own_bytes, 0) / (last.step - first.step)
     yield fact(
         "own-profiler",
         "Your own torch profiler records every step and keeps all its events in memory",
-        (
-            f"it was on at each of {live.n_profiled} looks up to step {last.step}; meanwhile this "
-            f"process grew by {fmt_bytes(grown)}, "
-            f"{fmt_bytes(grown / (last.step - first.step))} a step",
-        ),
+        (f"meanwhile this process grew by {fmt_bytes(per_step)} a step, up to step {last.step}",),
         "from torch.profiler import profile, schedule\n"
         "with profile(schedule=schedule(wait=5, warmup=1, active=3, repeat=1)) as watcher:\n"
         "    ...  # and watcher.step() after each step: three of them are recorded",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import sys
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,13 +12,10 @@ from perfkit.advice.findings import Finding, amdahl, fact
 from perfkit.advice.places import line_of, name_of, only_line_with
 from perfkit.advice.state.state import state
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_s, fmt_share, plural
-from perfkit.measure.live import Live
-from perfkit.measure.memory_looks import of_workers
+from perfkit.measure.live import Live, LoaderUse
 
 # Fewer objects are copied within a moment, and nobody misses the memory.
 _MANY_OBJECTS = 20_000
-# What an object and its place in a list take at least: a header, a count, a pointer.
-_OBJECT_BYTES = 64
 # Below this share of padding, sorting or cutting batches gains less than it costs.
 _LEAST_PADDING = 0.3
 # Starting the workers again is worth a word from this share of the run on.
@@ -34,12 +30,19 @@ _LOADER = r"\bDataLoader\("
 _PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
+def _loaders(live: Live) -> Iterator[tuple[LoaderUse, Any]]:
+    """Those that are still there."""
+    for use in live.loaders.values():
+        loader = use.ref()
+        if loader is not None:
+            yield use, loader
+
+
 @state
 def not_sharded(live: Live) -> Iterator[Finding]:
     """Each worker of an iterable data set yields all of it."""
-    for use in live.loaders.values():
-        loader = use.ref()
-        if loader is None or loader.num_workers < 2 or loader.worker_init_fn is not None:
+    for use, loader in _loaders(live):
+        if loader.num_workers < 2 or loader.worker_init_fn is not None:
             continue
         from torch.utils.data import IterableDataset
 
@@ -115,25 +118,18 @@ def _is_plain(value: Any) -> bool:
 @state
 def python_objects(live: Live) -> Iterator[Finding]:
     """Workers read many Python objects: each reading copies the page that it is on."""
-    for use in live.loaders.values():
-        loader = use.ref()
-        if loader is None or not loader.num_workers or not _forks(loader):
+    for _, loader in _loaders(live):
+        most = _most_objects(loader.dataset) if loader.num_workers and _forks(loader) else None
+        if most is None:
             continue
-        found = _most_objects(loader.dataset)
-        if found is None:
-            continue
-        name, n, kind, n_bytes = found
-        own = "self" if name else "the data set"
-        grown = _growth(live)
+        n, what = most
         yield fact(
             "python-objects-in-workers",
             f"{plural(loader.num_workers, 'worker')} copy a data set of {fmt_count(n)} Python "
             "objects, page by page",
             (
-                f"{own}{'.' * bool(name)}{name} of {name_of(loader.dataset)} is {kind}: reading an "
-                "object writes its reference count, so each worker gets its own copy of the page, "
-                f"in the end up to {fmt_bytes(n_bytes)} each",
-                *grown,
+                f"{what}: reading an object writes its reference count, so each worker gets its "
+                "own copy of the page",
             ),
             "# one array or tensor has one reference count: its pages stay shared\n"
             "self.labels = torch.tensor([r['label'] for r in records])\n"
@@ -157,58 +153,36 @@ def _forks(loader: Any) -> bool:
     return str(method) == "fork"
 
 
-def _most_objects(dataset: Any) -> tuple[str, int, str, int] | None:
-    """Attribute, number of objects, what they are, and bytes, of the largest container in it."""
+def _most_objects(dataset: Any) -> tuple[int, str] | None:
+    """How many objects the largest container in it holds, and which one it is."""
     held = {"": dataset} if isinstance(dataset, list | dict | tuple) else vars(dataset)
-    found = []
-    for name, value in list(held.items())[:64]:
-        counted = _objects_in(value)
-        if counted is not None and counted[0] >= _MANY_OBJECTS:
-            n, n_bytes = counted
-            found.append((name, n, f"a {type(value).__name__} of {fmt_count(len(value))}", n_bytes))
-    return max(found, key=lambda one: one[1], default=None)
-
-
-def _objects_in(value: Any) -> tuple[int, int] | None:
-    """How many objects a container holds with what these hold, by its first ones, and bytes."""
-    if not isinstance(value, list | tuple | dict) or not len(value):
+    counted = [(_objects_in(value), name) for name, value in list(held.items())[:64]]
+    n, name = max(counted, default=(0, ""))
+    if n < _MANY_OBJECTS:
         return None
+    kind = f"a {type(held[name]).__name__} of {fmt_count(len(held[name]))}"
+    return n, f"self.{name} of {name_of(dataset)} is {kind}" if name else f"the data set is {kind}"
+
+
+def _objects_in(value: Any) -> int:
+    """How many objects a container holds with what these hold, by its first ones."""
+    if not isinstance(value, list | tuple | dict) or not len(value):
+        return 0
     some = list(itertools.islice(value.values() if isinstance(value, dict) else value, 16))
-    inner = n_bytes = 0
+    inner = len(some)
     for one in some:
-        if hasattr(one, "shape"):  # few large tensors are no such thing; many small ones are
-            inner, n_bytes = inner + 1, n_bytes + _OBJECT_BYTES
-            continue
         parts = list(one.values()) if isinstance(one, Mapping) else one
-        parts = parts[:64] if isinstance(parts, list | tuple) else []
-        inner += 1 + sum(not isinstance(part, int | bool | type(None)) for part in parts)
-        n_bytes += sys.getsizeof(one) + sum(sys.getsizeof(part) for part in parts)
-        n_bytes += sum(
-            sys.getsizeof(x) for p in parts if isinstance(p, list | tuple) for x in p[:64]
-        )
-    n = len(value)
-    return n * inner // len(some), n * n_bytes // len(some)
-
-
-def _growth(live: Live) -> tuple[str, ...]:
-    """By how much the workers' own memory has grown between two looks."""
-    looks = of_workers(live.memory)
-    if len(looks) < 2 or looks[-1][1] <= 1.05 * looks[0][1]:
-        return ()
-    (first, before), (last, after) = looks[0], looks[-1]
-    return (
-        f"the workers' own memory grew by {fmt_bytes(after - before)} from step {first} to step "
-        f"{last}, to {fmt_bytes(after)}",
-    )
+        if isinstance(parts, list | tuple):
+            inner += sum(not isinstance(part, int | bool | type(None)) for part in parts[:64])
+    return len(value) * inner // len(some)
 
 
 @state
 def restarted_workers(live: Live) -> Iterator[Finding]:
     """Workers are started anew for each epoch."""
     run_s = live.ended_s - live.began_s
-    for use in live.loaders.values():
-        loader = use.ref()
-        if loader is None or not loader.num_workers or loader.persistent_workers:
+    for use, loader in _loaders(live):
+        if not loader.num_workers or loader.persistent_workers:
             continue
         if use.n_starts < 2 or use.start_s < _LEAST_STARTS * run_s:
             continue
@@ -219,8 +193,7 @@ def restarted_workers(live: Live) -> Iterator[Finding]:
             f"{fmt_share(share)} of the run",
             (
                 f"{use.n_starts} starts, each with its first batch, took {fmt_s(use.start_s)} of "
-                f"{fmt_s(run_s)}; what {name_of(loader.dataset)} builds when it is first used, "
-                "each new worker builds again",
+                f"{fmt_s(run_s)}",
             ),
             "loader = DataLoader(..., persistent_workers=True)",
             line=only_line_with(_LOADER) or line_of(type(loader.dataset)),
@@ -232,12 +205,13 @@ def restarted_workers(live: Live) -> Iterator[Finding]:
 @state
 def row_by_row(live: Live) -> Iterator[Finding]:
     """A table in memory is read a row at a time."""
-    for use in live.loaders.values():
-        loader = use.ref()
-        if loader is None or (loader.batch_size or 0) < _LEAST_BATCH:
-            continue
+    for _, loader in _loaders(live):
         dataset = loader.dataset
-        if hasattr(dataset, "__getitems__") or not hasattr(dataset, "__len__"):
+        if (
+            (loader.batch_size or 0) < _LEAST_BATCH
+            or hasattr(dataset, "__getitems__")
+            or not hasattr(dataset, "__len__")
+        ):
             continue
         columns = _columns_of(dataset)
         if not columns:
@@ -317,9 +291,8 @@ def padding_of_batches(live: Live) -> Iterator[Finding]:
 @state
 def open_files(live: Live) -> Iterator[Finding]:
     """Forked workers share one open file, and its position."""
-    for use in live.loaders.values():
-        loader = use.ref()
-        if loader is None or not loader.num_workers or not hasattr(loader.dataset, "__dict__"):
+    for _, loader in _loaders(live):
+        if not loader.num_workers or not hasattr(loader.dataset, "__dict__"):
             continue
         for name, value in vars(loader.dataset).items():
             if not _is_open_file(value):
