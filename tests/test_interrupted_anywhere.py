@@ -141,7 +141,6 @@ def _left() -> dict[str, int]:
         "patches": sum(
             _is_ours(function)
             for function in (
-                threading.Thread.start,
                 torch.autograd.profiler._prepare_profiler,
                 torch.autograd.profiler._enable_profiler,
                 torch.autograd._disable_profiler,

@@ -188,10 +188,13 @@ class Profiling(Shown):
         return self._stage == "done"
 
     def _nothing(self) -> str:
-        if self._recorder.gave_way or self._recorder.saw_other_threads:
+        if self._recorder.gave_way:
             return "No torch operators were recorded: nothing to profile."
         until = " before it failed" if self._error else ""
-        return f"No torch operators ran in this code{until}: nothing to profile."
+        return (
+            f"No torch operators ran in this thread{until}, the only one that is recorded: nothing "
+            "to profile."
+        )
 
     def _evaluation(self, profile: Profile) -> str:
         """That some of the recorded steps is evaluation, where that is known; else empty."""

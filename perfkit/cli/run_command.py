@@ -273,7 +273,7 @@ class _Report:
             from perfkit.show.progress_line import ProgressLine
 
             self._line = ProgressLine("perfkit", shares_row=True)
-        self._line.update(update, "" if self._meeting is None else self._meeting.live_words)
+        self._line.update(update)
 
     def _warn(self, text: str) -> None:
         if self._line is not None:

@@ -86,13 +86,12 @@ class RunWatch:
         """What the program is doing right now; may be called in any thread."""
         seen = self._torch
         if seen is None:
-            return Snapshot(0, time.perf_counter() - self._began_s, 0.0, None)
+            return Snapshot(0, time.perf_counter() - self._began_s, 0.0)
         meter = seen.meter
         return Snapshot(
             n_steps=meter.n,
             in_step_s=time.perf_counter() - (seen.recorder.log.last_s or self._began_s),
             total_s=meter.total_ns / 1e9,
-            wait_s=meter.wait_total_ns / 1e9 if seen.run.uses_loader else None,
         )
 
     def start(self) -> None:

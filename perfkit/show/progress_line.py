@@ -34,14 +34,14 @@ class ProgressLine:
             self._row = SharedRow(self.clear)
             self._row.begin()
 
-    def update(self, update: Update, more: str = "") -> None:
-        """Show it, if it is time; ``more`` is said after it."""
+    def update(self, update: Update) -> None:
+        """Show it, if it is time."""
         terminal = is_terminal()
         now_s = time.monotonic()
         if now_s - self._told_s < (_TERMINAL_EVERY_S if terminal else LOG_EVERY_S):
             return
         self._told_s = now_s
-        line = " · ".join(filter(None, (f"{self._name}: {status(update)}", more)))
+        line = f"{self._name}: {status(update)}"
         if not terminal:
             self._write(line + "\n")
             return

@@ -333,7 +333,10 @@ def test_that_no_step_was_found_is_the_headline_with_what_to_do() -> None:
         for _ in range(50):  # small operators: there is something to find
             model(torch.rand(1, 64)).relu_()
     said = p.result.diagnosis.headline
-    assert "No step was found: no optimizer stepped and no batch of a DataLoader made" in said
+    assert (
+        "No step was found: in this thread no optimizer stepped and no batch of a DataLoader made"
+        in said
+    )
     assert "%torchprof train_step()" in said
     text = " ".join(p.to_text().split())
     assert "2 backward passes are in it" in text

@@ -6,7 +6,6 @@ import importlib
 import itertools
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,6 @@ import torch
 from perfkit.base import torch_compat as compat
 from perfkit.base.stand_in import Calls, Listeners, stand_in
 from perfkit.experiment.process._fingerprint import _watch_autocast
-from perfkit.trace.record.threads import watch_thread_starts
 
 
 class _Theirs:
@@ -123,12 +121,6 @@ def _profile() -> None:
         pass
 
 
-def _thread() -> None:
-    thread = threading.Thread(target=int)
-    thread.start()
-    thread.join()
-
-
 def _autocast() -> None:
     with torch.autocast("cpu"):
         pass
@@ -167,7 +159,6 @@ def _fetch() -> None:
             lambda: torch.utils.swap_tensors(torch.ones(1), torch.ones(2)),
         ),
         (_watch_autocast, "torch", "autocast.__enter__", _autocast),
-        (watch_thread_starts, "threading", "Thread.start", _thread),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )

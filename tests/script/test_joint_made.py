@@ -19,7 +19,7 @@ from perfkit.script.ranks.joint import (
     imbalance_words,
 )
 from perfkit.script.ranks.lateness import Lateness, LateRank
-from perfkit.script.ranks.meeting import Meeting, live_words
+from perfkit.script.ranks.meeting import Meeting
 
 
 def compared(waited_ms: float = 0.0, transfer_ms: float | None = 0.0, **known: Any) -> Any:
@@ -126,24 +126,6 @@ def test_reasons_to_doubt_who_is_late() -> None:
 
 def status(rank: int, **known: Any) -> Status:
     return Status(rank, 1, 1, known.pop("at_s", time.time()), **known)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "said"),
-    [
-        ({"wait_share": 0.5}, {"wait_share": 0.39}, "rank 0 waits 50% for data, the others 39%"),
-        ({"wait_share": 0.5}, {"wait_share": 0.41}, ""),
-        ({"wait_share": 0.5}, {"wait_share": 0.1, "ended": "finished"}, ""),
-        ({"wait_share": 0.5}, {"wait_share": 0.1, "at_s": time.time() - 3600}, ""),
-        ({"wait_share": 0.5}, {}, ""),
-        ({"n_steps": 10}, {"n_steps": 8}, "rank 1 is 2 steps behind"),
-        ({"n_steps": 10}, {"n_steps": 9}, ""),
-    ],
-)
-def test_what_the_live_line_says_of_two_ranks(
-    first: dict[str, Any], second: dict[str, Any], said: str
-) -> None:
-    assert live_words([status(0, **first), status(1, **second)]) == said
 
 
 @pytest.mark.parametrize(

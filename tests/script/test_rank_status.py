@@ -19,7 +19,7 @@ from perfkit.script.ranks.heartbeat import Heartbeat, Snapshot, Status, lives, r
 from perfkit.script.ranks.job import FOLDER_VARIABLE, Job, job_of
 from perfkit.script.ranks.joint import joint
 from perfkit.script.ranks.launch import _failure
-from perfkit.script.ranks.meeting import Meeting, live_words
+from perfkit.script.ranks.meeting import Meeting
 
 _TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
@@ -91,7 +91,7 @@ def test_ranks_of_one_launcher_meet_and_the_folder_goes_with_it() -> None:
 
 
 def test_a_heartbeat_tells_step_and_line_until_the_end(tmp_path: Path) -> None:
-    seen = Snapshot(15, 5.0, 3.0, 1.5)
+    seen = Snapshot(15, 5.0, 3.0)
     heartbeat = Heartbeat(tmp_path, 3, lambda: seen)
     heartbeat.start()
     deadline = time.monotonic() + 60
@@ -100,7 +100,6 @@ def test_a_heartbeat_tells_step_and_line_until_the_end(tmp_path: Path) -> None:
     assert (status.n_steps, status.ended) == (15, "")
     assert status.at_s - status.step_began_s == pytest.approx(5.0)
     assert status.step_ms == pytest.approx(200)
-    assert status.wait_share == pytest.approx(0.5)
     assert "test_rank_status.py" in status.line  # a step of 5 s is looked into
     assert lives(status)
     heartbeat.ends("finished", is_told=True)
@@ -113,7 +112,7 @@ def test_a_heartbeat_tells_step_and_line_until_the_end(tmp_path: Path) -> None:
 def test_a_step_of_two_seconds_is_looked_into(
     tmp_path: Path, in_step_s: float, is_looked_into: bool
 ) -> None:
-    status = Heartbeat(tmp_path, 3, lambda: Snapshot(15, in_step_s, 3.0, 1.5))._now()
+    status = Heartbeat(tmp_path, 3, lambda: Snapshot(15, in_step_s, 3.0))._now()
     assert ("test_rank_status.py" in status.line) is is_looked_into
 
 
@@ -236,7 +235,7 @@ def test_ranks_that_hang_are_told_once_with_what_each_does(tmp_path: Path) -> No
     )
     told: list[str] = []
     job = Job(0, 2, (0, 1), tmp_path, is_kept=True)
-    meeting = Meeting(job, lambda: Snapshot(19, 45.0, 3.0, None), told.append)
+    meeting = Meeting(job, lambda: Snapshot(19, 45.0, 3.0), told.append)
     meeting._look_around()
     meeting._look_around()
     (said,) = told
@@ -271,15 +270,6 @@ def test_a_job_that_finished_has_no_culprit(tmp_path: Path) -> None:
     )
     assert culprits == ()
     assert "not known" in sentence
-
-
-def test_the_live_line_says_how_ranks_differ() -> None:
-    alike = [_status(i, n_steps=9, wait_share=0.1 + 0.02 * i) for i in range(3)]
-    assert live_words(alike) == ""
-    waits = [*alike[:2], replace(alike[2], wait_share=0.8)]
-    assert live_words(waits) == "rank 2 waits 80% for data, the others 11%"
-    assert live_words([alike[0], replace(alike[1], n_steps=4)]) == "rank 1 is 5 steps behind"
-    assert live_words([]) == ""
 
 
 def test_one_rank_of_several_machines_says_where_the_report_on_all_is(tmp_path: Path) -> None:

@@ -403,7 +403,7 @@ def test_a_busy_profiler_is_an_error_before_anything_changes(kind: str) -> None:
     }[kind]()
     with mine:
         recorder = Recorder()
-        with pytest.raises(ProfilerBusyError, match=r"is already (active|profiling)"):
+        with pytest.raises(ProfilerBusyError, match="is already active"):
             recorder.start()
         for _ in range(3):
             step()
@@ -733,22 +733,6 @@ def test_training_in_another_thread_is_told() -> None:
         thread.start()
         thread.join()
     assert any("another thread" in w for w in recorder.recording.warnings)
-
-
-def test_operators_in_another_thread_are_told_of_as_far_as_can_be() -> None:
-    start = threading.Thread.start
-    with Recorder() as recorder:
-        thread = threading.Thread(target=lambda: torch.ones(3).sum(), name="my-work")
-        thread.start()
-        thread.join()
-    assert any("started threads (my-work)" in w for w in recorder.recording.warnings)
-    assert threading.Thread.start is start
-    with Recorder() as recorder:  # here it is recorded: a thread beside it is nobody's business
-        thread = threading.Thread(target=lambda: None)
-        thread.start()
-        thread.join()
-        torch.ones(3).sum()
-    assert not any("thread" in w for w in recorder.recording.warnings)
 
 
 def test_recording_in_another_thread_works() -> None:

@@ -43,7 +43,6 @@ class Status:
         n_steps: steps so far.
         step_began_s: when the current one began, or the set-up before the first.
         step_ms: mean of the last steps; None before there were some.
-        wait_share: of these, the wait for data; None where no DataLoader gave it.
         line: of the program, where the step takes long; empty where unknown.
         waits_in: in what it waits for other ranks, as far as its frames tell: ``all_reduce``.
         ended: how it ended, in words that follow its name; empty while it runs.
@@ -57,7 +56,6 @@ class Status:
     n_steps: int = 0
     step_began_s: float = 0.0
     step_ms: float | None = None
-    wait_share: float | None = None
     line: str = ""
     waits_in: str = ""
     ended: str = ""
@@ -80,7 +78,6 @@ class Snapshot:
     n_steps: int
     in_step_s: float
     total_s: float
-    wait_s: float | None
 
 
 class Heartbeat:
@@ -107,7 +104,7 @@ class Heartbeat:
         now_s, pid = time.time(), os.getpid()
         self._status = Status(rank, pid, _born(pid) or 0, now_s, step_began_s=now_s)
         self._main = threading.get_ident()
-        self._seen = (0, 0.0, 0.0)  # steps, seconds, waited
+        self._seen = (0, 0.0)  # steps, seconds
         self._stop = threading.Event()
         self._writing = threading.Lock()
 
@@ -144,19 +141,17 @@ class Heartbeat:
 
     def _now(self) -> Status:
         seen = self._look()
-        n, total_s, waited_s = self._seen
+        n, total_s = self._seen
         before = self._status
-        step_ms, share = before.step_ms, before.wait_share
-        if seen.n_steps > n and seen.total_s > total_s:
+        step_ms = before.step_ms
+        if seen.n_steps > n:
             step_ms = 1e3 * (seen.total_s - total_s) / (seen.n_steps - n)
-            if seen.wait_s is not None:
-                share = (seen.wait_s - waited_s) / (seen.total_s - total_s)
-            self._seen = seen.n_steps, seen.total_s, seen.wait_s or 0.0
+            self._seen = seen.n_steps, seen.total_s
         line, waits_in = _where(stack_of(self._main)) if seen.in_step_s > _LONG_S else ("", "")
         now_s = time.time()
         return replace(
             before, at_s=now_s, n_steps=seen.n_steps, step_began_s=now_s - seen.in_step_s,
-            step_ms=step_ms, wait_share=share, line=line, waits_in=waits_in,
+            step_ms=step_ms, line=line, waits_in=waits_in,
         )  # fmt: skip
 
     def _write(self) -> None:

@@ -35,7 +35,6 @@ from perfkit.script.ranks.child import Parcel, Stopped
 from perfkit.script.ranks.heartbeat import Status, quiet_s
 from perfkit.script.ranks.joint import RankedRun
 from perfkit.script.ranks.launcher import TorchRun
-from perfkit.script.ranks.meeting import live_words
 
 _LOOK_EVERY_S = 0.2
 _TOLD_EVERY_S = 0.5
@@ -248,8 +247,7 @@ def _line(statuses: list[Status]) -> str:
     said = [f"step {fmt_count(max(s.n_steps for s in statuses))}"]
     if first.step_ms is not None:
         said.append(f"{fmt_ms(first.step_ms)} a step")
-    said += filter(None, (f"{len(statuses)} ranks", live_words(statuses)))
-    return " · ".join(said)
+    return " · ".join((*said, f"{len(statuses)} ranks"))
 
 
 def _read(job: TorchRun, lines: queue.SimpleQueue[str]) -> None:

@@ -21,7 +21,6 @@ from perfkit.base.scratch import hold
 from perfkit.script.ranks.heartbeat import (
     Heartbeat,
     Snapshot,
-    Status,
     lives,
     quiet_s,
     read_statuses,
@@ -40,8 +39,6 @@ MISSES_A_FILE = "misses_a_file"
 # When no rank has made a step for so long, and for so many usual steps, somebody hangs.
 _QUIET_S = 30.0
 _QUIET_STEPS = 20
-# Data waits of the ranks that differ by less than this share of the step are alike.
-_ALIKE = 0.1
 
 
 @dataclass(frozen=True)
@@ -64,16 +61,12 @@ class Meeting:
         job: where it is.
         look: says what the program is doing; called in another thread.
         warn: takes a sentence about ranks that hang, as the job runs; None for silence.
-
-    Attributes:
-        live_words: how the ranks differ right now, for a live line; empty where they are alike.
     """
 
     def __init__(
         self, job: Job, look: Callable[[], Snapshot], warn: Callable[[str], None] | None
     ) -> None:
         self.job = job
-        self.live_words = ""
         self._warn = warn
         self._has_warned = False
         self._instrument = Instrument("the report on all ranks")
@@ -192,7 +185,6 @@ class Meeting:
     def _look_around(self) -> None:
         now_s = time.time()
         statuses = list(read_statuses(self.job.folder, self.job.here).values())
-        self.live_words = live_words(statuses)
         running = [s for s in statuses if not s.ended]
         usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
         if quiet_s(running, now_s) < max(_QUIET_S, _QUIET_STEPS * usual_s):
@@ -200,21 +192,3 @@ class Meeting:
         elif not self._has_warned and self._warn is not None:
             self._has_warned = True
             self._warn(words_of_hung(statuses, now_s))
-
-
-def live_words(statuses: list[Status]) -> str:
-    """How the ranks differ right now."""
-    now_s = time.time()
-    running = [s for s in statuses if not s.ended and now_s - s.at_s < _QUIET_S]
-    waits = {s.rank: s.wait_share for s in running if s.wait_share is not None}
-    if len(waits) > 1:
-        most = max(waits, key=lambda rank: waits[rank])
-        others = [share for rank, share in waits.items() if rank != most]
-        if waits[most] - max(others) >= _ALIKE:
-            mean = sum(others) / len(others)
-            return f"rank {most} waits {waits[most]:.0%} for data, the others {mean:.0%}"
-    steps = {s.rank: s.n_steps for s in running}
-    if len(steps) > 1 and max(steps.values()) - min(steps.values()) > 1:
-        least = min(steps, key=lambda rank: steps[rank])
-        return f"rank {least} is {max(steps.values()) - steps[least]} steps behind"
-    return ""

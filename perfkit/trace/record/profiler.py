@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +25,6 @@ from perfkit.trace.record.quiet import quiet_profiler
 # graphs are used (pytorch/pytorch#146604), so there it stays.
 _LET_GO = "TEARDOWN_CUPTI"
 _SAFE_CUDA = (12, 6)
-
-# The profile of perfkit's that runs in this process, unless somebody else has ended it.
-_ours: weakref.ref[Any] | None = None
 
 
 class TorchProfiler:
@@ -149,13 +145,11 @@ class TorchProfiler:
 
 def _refuse_beside_another() -> None:
     if torch_compat.profiler_is_on():
-        who = "a torch profiler is already active in this process"
+        who = "a torch profiler is already active in this process (yours, or perfkit's)"
     elif torch_compat.profiler_is_prepared():
         who = "a torch profiler with a schedule is in its warm-up in this process"
     else:
         return
-    if _ours is not None and _ours() is not None:
-        who = "perfkit is already profiling in this process, and torch runs one profiler at a time"
     raise ProfilerBusyError(
         f"{who}: end it first (leave its `with` block, or call its `stop()`), then profile again"
     )
@@ -181,7 +175,6 @@ def start_alone(profile: Any) -> None:
         ProfilerBusyError: a profiler runs in this process or is about to, or torch refuses;
             nothing has begun.
     """
-    global _ours
     import torch
 
     if lets_go(torch.version.cuda):
@@ -191,7 +184,6 @@ def start_alone(profile: Any) -> None:
         with quiet_profiler():  # one thread at a time
             _refuse_beside_another()
             profile.start()
-            _ours = weakref.ref(profile)
     except RuntimeError as error:
         first = str(error).strip().partition("\n")[0]
         raise ProfilerBusyError(
@@ -202,10 +194,8 @@ def start_alone(profile: Any) -> None:
 
 def stop_quietly(profile: Any) -> None:
     """Stop the profile that :func:`start_alone` has started, and that still runs."""
-    global _ours
     with quiet_profiler():
         profile.stop()
-        _ours = None
 
 
 def lets_go(cuda: str | None) -> bool:

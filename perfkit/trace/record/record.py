@@ -46,7 +46,7 @@ from perfkit.trace.record.recording import Recording
 from perfkit.trace.record.region_lines import RegionLines, in_trace_time
 from perfkit.trace.record.step_ends import StepEnds
 from perfkit.trace.record.step_log import PATIENCE, Asked, EndedBy, StepLog, median
-from perfkit.trace.record.threads import call_in_main_thread, watch_thread_starts
+from perfkit.trace.record.threads import call_in_main_thread
 
 STEPS = 6
 WARMUP = 2
@@ -54,8 +54,6 @@ MAX_SECONDS = 10.0
 
 _STEP_MARK = "ProfilerStep#"
 _UNFINISHED_MARK = "perfkit unfinished step"
-# Names of started threads are kept for a note; these are enough to know them by.
-_MOST_THREADS = 3
 
 _State = Literal["new", "warm-up", "active", "done"]
 
@@ -123,7 +121,6 @@ class Recorder:
         self._deadline = Deadline(self._instrument.hook(self._deadline_passed))
         self._ends = StepEnds(self._instrument, self._as_ours, self._step_ended, self._replaced)
         self._hooks: list[Callable[[], object]] = []  # each takes one back
-        self._started_threads: list[str] = []
         self._thread_id = 0
         self._in_main_thread = False
         self._working = False  # inside our own code: a pending call must wait
@@ -150,11 +147,6 @@ class Recorder:
     def n_foreign_steps(self) -> int:
         """Optimizer steps in other threads, which are not recorded."""
         return self._ends.n_foreign
-
-    @property
-    def saw_other_threads(self) -> bool:
-        """The code started threads, or optimizers stepped in another one: not recorded."""
-        return self.n_foreign_steps > 0 or bool(self._started_threads)
 
     @property
     def gave_way(self) -> bool:
@@ -219,10 +211,7 @@ class Recorder:
         self._facts.start()
         self._deadline.start()
         self._ends.start()
-        self._hooks = [
-            watch_thread_starts(guarded(self._thread_starts)),
-            torch_compat.watch_profiler_starts(guarded(self._other_profiler_starts)),
-        ]
+        self._hooks = [torch_compat.watch_profiler_starts(guarded(self._other_profiler_starts))]
         if self.warmup == 0:
             self._activate()
             self._profiler.open_mark(f"{_STEP_MARK}0")
@@ -405,7 +394,7 @@ class Recorder:
                     log.since_s += self._stop_s  # of a step in whose middle this is
                 log.skips_next = not log.is_complete
 
-    # --- other profilers and threads ------------------------------------------------------------
+    # --- other profilers --------------------------------------------------------------------
 
     def _other_profiler_starts(self) -> None:
         """The region starts a profiler by itself: end ours first, two at once crash."""
@@ -421,10 +410,6 @@ class Recorder:
         with Uninterrupted():
             self._profiler.give_way()
             self._stop_recording()
-
-    def _thread_starts(self, name: str) -> None:
-        if threading.get_ident() == self._thread_id and len(self._started_threads) < _MOST_THREADS:
-            self._started_threads.append(name)
 
     # --- the time limit ---------------------------------------------------------------------
 
@@ -532,7 +517,6 @@ class Recorder:
             elsewhere=elsewhere(log, lines.samples, self._n_slowed),
             busy=self._facts.contention,
             n_foreign_steps=self._ends.n_foreign,
-            has_threads=bool(self._started_threads),
             unprofiled_ms=tuple(log.later_ms),
         )
 
@@ -546,11 +530,6 @@ class Recorder:
             yield (
                 f"{plural(n_foreign, 'optimizer step')} ran in another thread, which is "
                 "not recorded: profile in the thread that trains"
-            )
-        elif self._started_threads and not trace.is_a(Category.OP).any():
-            yield (
-                f"this code started threads ({', '.join(self._started_threads)}), and perfkit "
-                "records only the thread that called it: profile in the thread that does the work"
             )
         yield (
             "the GPU was more than a step behind the host, on whose clock steps end: what "

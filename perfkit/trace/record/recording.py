@@ -41,7 +41,6 @@ class Recording:
             was recorded.
         busy: what else the machine did meanwhile.
         n_foreign_steps: optimizer steps in other threads, which are not recorded.
-        has_threads: the region started threads: what they do, but for optimizer steps, is not seen.
         unprofiled_ms: lengths of steps that followed the recorded ones, by the host's clock.
     """
 
@@ -59,7 +58,6 @@ class Recording:
     elsewhere: Elsewhere | None = None
     busy: CpuContention | None = None
     n_foreign_steps: int = 0
-    has_threads: bool = False
     unprofiled_ms: tuple[float, ...] = ()
 
     def no_step(self) -> str:
@@ -75,8 +73,6 @@ class Recording:
             else "all of your code"
         )
         waits = waiting_share(self.lines) >= _MOSTLY
-        where = "in this thread, " if self.n_foreign_steps or self.has_threads else ""
-        where = where or ("in this process, " if waits else "")
         do = (
             "profile in the thread that trains"
             if self.n_foreign_steps
@@ -86,8 +82,8 @@ class Recording:
             "itself: %torchprof train_step()"
         )
         return (
-            f"No step was found: {where}no optimizer stepped and no batch of a DataLoader made "
-            f"one, so the figures are of {part} as one piece; {do}."
+            "No step was found: in this thread no optimizer stepped and no batch of a DataLoader "
+            f"made one, so the figures are of {part} as one piece; {do}."
         )
 
     def __repr__(self) -> str:

@@ -1,16 +1,13 @@
-"""Other threads: work for the main one, and which ones a region starts."""
+"""Work for the main thread, from any other one."""
 
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from perfkit.base.heard import raised_by_handler, send_again
-from perfkit.base.stand_in import Calls, Listeners, stand_in
 
 _due: deque[Callable[[], None]] = deque()
 
@@ -40,26 +37,3 @@ def call_in_main_thread(function: Callable[[], None]) -> None:
     _due.append(function)
     while ctypes.pythonapi.Py_AddPendingCall(_callback, None) != 0:
         time.sleep(0.001)  # the interpreter's queue (32 places) is full
-
-
-def watch_thread_starts(listener: Callable[[str], None]) -> Callable[[], None]:
-    """Call ``listener(name)`` for each ``threading.Thread`` that starts; returns how to stop.
-
-    While somebody listens, ``Thread.start`` is a wrapper of ours: a thread may be over before
-    anybody could look for it in ``threading.enumerate``.
-    """
-    return _listeners.add(listener)
-
-
-def _install(calls: Calls) -> Callable[[], None]:
-    thread: Any = threading.Thread
-    original = thread.start
-
-    def start(self: threading.Thread) -> None:
-        calls.begin(self.name)
-        original(self)
-
-    return stand_in(thread, "start", start)
-
-
-_listeners = Listeners(_install)
