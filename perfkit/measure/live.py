@@ -156,7 +156,7 @@ class OptimizerUse:
         if grad is None or self.stepped_with is None:
             return
         before, version = self.stepped_with
-        if before() is not grad or grad._version != version:
+        if grad._version != version or before() is not grad:
             self.left = weakref.ref(grad)
 
 
