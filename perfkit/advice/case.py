@@ -112,8 +112,7 @@ class Case:
     @cached_property
     def syncs(self) -> tuple[Sync, ...]:
         """Host-device syncs, sorted by cost."""
-        calls = self.trace.is_a(Category.RUNTIME).any()
-        return syncs(self.trace, self.steps) if calls else ()
+        return syncs(self.trace, self.steps)
 
     @cached_property
     def wall_us(self) -> float:
@@ -255,8 +254,6 @@ class Case:
     @cached_property
     def idle(self) -> Mapping[str, float]:
         """Cause of idle device time → share; zeros without a device."""
-        if not self.on_device:
-            return dict.fromkeys(IDLE_CAUSES, 0.0)
         causes = idle_causes(self.trace, self.steps)
         chosen = [causes[i] for i in self.typical.indices] if causes else []
         seen = {c: sum(step[c] for step in chosen) for c in IDLE_CAUSES}

@@ -10,7 +10,7 @@ from typing import Any
 from perfkit.advice.case import Case
 from perfkit.advice.findings import MAY_WAIT, MOST_GAIN, Finding, amdahl, interval
 from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
-from perfkit.advice.outside import is_large, outside, steps_grow
+from perfkit.advice.outside import OF_LOADING, is_large, outside, steps_grow
 from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
@@ -216,7 +216,13 @@ _SAYS_MORE = {
 
 def _without_the_same(found: Sequence[Finding], state: Sequence[Finding]) -> list[Finding]:
     said = {rule for one in state for rule in _SAYS_MORE.get(one.rule, ())}
-    return [f for f in found if f.rule not in said]
+    loads = any("data wait" in one.acts_on for one in state)  # what is said of slow steps, too
+    return [
+        f
+        for f in found
+        if f.rule not in said
+        and not (loads and f.rule == "outside-the-steps" and f.cures == OF_LOADING)
+    ]
 
 
 def _joined(state: list[Finding], found: list[Finding]) -> list[Finding]:
@@ -358,11 +364,7 @@ def _no_cure(bound: _Bound, found: list[Finding], case: Case) -> str:
             return _NOT_DELIVERED
         whose = "the device's work" if case.has_operators else "the host's operators"
         return _RECORD.format(f"{whose}, too,")
-    if any({bound.bound_by, bound.part} & set(f.cures) for f in found):
-        return ""
-    if not found:
-        return "No rule of perfkit knows a cure for this."
-    return "No rule of perfkit knows a cure for this; the findings below are about smaller things."
+    return "" if found else "Nothing stands out: no rule of perfkit knows a cure for this."
 
 
 def _uncapital(sentence: str) -> str:

@@ -99,10 +99,10 @@ FROM_A_LIST = LineKind(
 GROWS = LineKind(
     "grows",
     "a tensor that grows by a part, and is copied whole each time",
-    "# keep what the result needs, not all of it: a count, a sum, the arg max\n"
-    "correct += (logits.argmax(-1) == labels).sum()\n"
-    "# or parts in a list, joined once after the loop:\n"
-    "parts.append(logits.argmax(-1))\npredictions = torch.cat(parts)",
+    "# keep what the result needs, not all of it: a count, a sum\n"
+    "correct += (model(x).argmax(-1) == labels).sum()\n"
+    "# or write the parts into a tensor that is made once, before the loop:\n"
+    "predictions[begin:end] = model(x).argmax(-1)",
     title="A tensor grows with every batch: all of it is kept, and copied each time",
 )
 UNPACKS = LineKind(

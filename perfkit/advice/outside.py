@@ -23,6 +23,8 @@ from perfkit.trace.record.growth import Growth
 
 # A stretch that is smaller than this part of the whole is no finding.
 _LEAST_SHARE, _LEAST_S, _MOST_STRETCHES = 0.1, 0.05, 3
+#: The bounds that slow steps are about which wait for data.
+OF_LOADING = ("data",)
 # A phase that is so much of a stretch is what it is.
 _MOST_OF_IT = 0.5
 # Growth from this share of the steps' time on is told before anything else.
@@ -121,7 +123,10 @@ def outside(elsewhere: Elsewhere | None, *, trains: bool, compile_s: float = 0.0
     least_s = max(_LEAST_SHARE * elsewhere.region_s, _LEAST_S)
     spent = [(one, sum(s.seconds for s in one)) for one in groups.values()]
     large = [one for one, s in spent if s >= least_s and compile_s < s / 2]
-    return [_of(one, elsewhere.region_s, trains=trains) for one in large[:_MOST_STRETCHES]]
+    told = [_of(one, elsewhere.region_s, trains=trains) for one in large[:_MOST_STRETCHES]]
+    # a place without a cure, rollouts between updates for one, is only worth a word if it is large
+    no_gain = amdahl(_LARGE)[0]
+    return [f for f in told if f.what_to_do != OTHER.in_training or f.gain_at_most >= no_gain]
 
 
 def _of(stretches: list[Stretch], region_s: float, *, trains: bool) -> Finding:
@@ -142,7 +147,7 @@ def _of(stretches: list[Stretch], region_s: float, *, trains: bool) -> Finding:
             *(f"{fmt_share(part)} of it at {at}: {source}" for at, source, part in stretch.inside),
         ],
         _what_to_do(stretch, kind, phase, trains=trains),
-        cures=(),
+        cures=OF_LOADING if phase == "data wait" else (),
         share=share,
         of="for the code as a whole, ",
         line=f"{stretch.place}: {stretch.source}" if stretch.place else None,

@@ -203,9 +203,11 @@ class Profiling(Shown):
             return ""
         evaluated = self._state.live.evaluated_s[covered.first_step - 1 : covered.last_step]
         whole = [ms / 1e3 for ms in profile.breakdown.wall_ms]
-        if not any(evaluated) or len(evaluated) != len(whole):
-            return ""
-        return evaluation_note(evaluated, whole, profile.breakdown)
+        return (
+            evaluation_note(evaluated, whole, profile.breakdown)
+            if len(evaluated) == len(whole)
+            else ""
+        )
 
     def _remark(self) -> str:
         """How the code ran, in words; empty if it ran once and ended well."""

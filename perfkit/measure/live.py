@@ -152,11 +152,12 @@ class OptimizerUse:
 
     def another_steps(self) -> None:
         """Another optimizer steps: note the gradient if it was made since its own step."""
-        grad = self.gradient()
+        grad: Any = self.gradient()
         if grad is None or self.stepped_with is None:
             return
+        now = grad._version
         before, version = self.stepped_with
-        if grad._version != version or before() is not grad:
+        if before() is not grad or now != version:
             self.left = weakref.ref(grad)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from perfkit.advice.diagnose import first_clause
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.measure.phases import PHASES
 from perfkit.script.ranks.heartbeat import FINISHED
 from perfkit.script.ranks.joint import RankedRun, RankRun, imbalance_words
 from perfkit.script.ranks.lateness import LateRank
 from perfkit.show._text import wrap
-from perfkit.show.document import Document, Table, document_for
+from perfkit.show.document import Document, Doubt, Table, document_for
 
 # Of more ranks than this the table has those that stand out.
 _MOST_ROWS = 16
@@ -20,9 +23,16 @@ def _run(run: RankedRun) -> Document:
     return Document(
         name="run of several ranks",
         sentence=run.sentence,
+        headline=first_clause(run.sentence)
+        if all(one.ended == FINISHED for one in run.ranks)
+        else "",
+        doubts=(Doubt("busy machine", run.doubt),) if run.doubt else (),
         lines=tuple(filter(None, (_collectives(run), *_late(run), *imbalance_words(run)))),
         warnings=run.warnings,
-        tables=(_ranks(run), _where(run), _phases(run), _waits(run)),
+        tables=(
+            _ranks(run),
+            *(replace(one, brief=False) for one in (_where(run), _phases(run), _waits(run))),
+        ),
         foot=(run.provenance.sentence(),),
         kind="ranks",
     )

@@ -51,7 +51,9 @@ def _ended(run: WholeRun) -> str:
 
 
 def _phases(run: WholeRun) -> tuple[str, ...]:
-    return () if run.steps is None else phase_lines(run.steps)
+    """None where the bar has all steps: its forward has the loss, too, which the phase lacks."""
+    barred = run.profile is not None and run.profile.whole is not None
+    return () if run.steps is None or barred else phase_lines(run.steps)
 
 
 def _figures(run: WholeRun, steps: RunSummary) -> list[str]:

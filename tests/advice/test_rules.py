@@ -915,7 +915,7 @@ def test_every_rule_says_which_bounds_it_cures() -> None:
 
 def test_a_verdict_without_a_cure_says_so() -> None:
     healthy = _diagnosis(gpu_training(6, n_kernels=30, every=96), facts=_adamw())
-    assert healthy.no_cure == "No rule of perfkit knows a cure for this."
+    assert healthy.no_cure == "Nothing stands out: no rule of perfkit knows a cure for this."
     assert _diagnosis(cpu_training(6, wait=870, loader=SINGLE)).no_cure == ""
     # bound by its gaps; what is known is a cure for something smaller
     sim = gpu_training(6, n_kernels=5, item=True, restart=200)

@@ -11,9 +11,9 @@ import pytest
 from perfkit.base.machine.cpu_contention import SPOILS_FROM
 from perfkit.script.ranks.heartbeat import Status
 from perfkit.script.ranks.joint import (
+    _doubt,
     _imbalance,
     _mostly_waits,
-    _on_this_machine,
     _sentence,
     _warnings,
     imbalance_words,
@@ -57,8 +57,8 @@ NOBODY = Lateness(20, 40.0, 1.0, (), {0: 1.0, 1: 1.0})
     [
         (
             3, late(), None,
-            "2 ranks wait for rank 2: 4.00 ms of a step of 40.0 ms (10 %), because of its wait for "
-            "data: 10.0 ms where it comes last, 6.00 ms on the 2 other ranks.",
+            "2 ranks wait for rank 2: its wait for data takes longer, 4.00 ms of a step of 40.0 ms "
+            "(10 %); 10.0 ms where it comes last, 6.00 ms on the 2 other ranks.",
         ),
         (3, late(phase=""), None, "2 ranks wait for rank 2: 4.00 ms of a step of 40.0 ms (10 %)."),
         (
@@ -66,7 +66,7 @@ NOBODY = Lateness(20, 40.0, 1.0, (), {0: 1.0, 1: 1.0})
             "2 ranks wait for rank 2: 4.00 ms a step in collectives of the recorded steps. No "
             "phase before these explains it",
         ),
-        (3, late(), compared(stragglers=(0,)), "2 ranks wait for rank 2: 4.00 ms of a step"),
+        (3, late(), compared(stragglers=(0,)), "2 ranks wait for rank 2: its wait"),
         (1, None, None, "One rank is known here, so who waits for whom is not"),
         (2, None, None, "2 ranks; who waits for whom is not known: they have too few steps"),
         (2, NOBODY, None, "No rank holds up the others: they wait 1.00 ms a step (2.5 %)"),
@@ -77,21 +77,17 @@ def test_who_waits_for_whom(n: int, lateness: Lateness | None, collectives: Any,
     assert _sentence(n, lateness, collectives).startswith(said)
 
 
-def test_what_others_did_to_the_rank_that_lost_most_is_said_first() -> None:
+def test_what_others_did_to_the_rank_that_lost_most_is_told() -> None:
     def record(rank: int, lost: float, busy: str = "The machine was busy.") -> Any:
         return SimpleNamespace(rank=rank, lost=lost, busy=busy)
 
     calm, quiet = record(0, 0.0, ""), {0: record(0, 0.0, ""), 1: record(1, 0.0, "")}
-    assert _on_this_machine("All wait.", quiet) == "All wait."
-    assert _on_this_machine("All wait.", {}) == "All wait."
+    assert _doubt(quiet) == _doubt({}) == ""
     little = {0: calm, 1: record(1, 0.9 * SPOILS_FROM)}
-    assert _on_this_machine("All wait.", little) == (
-        "The machine was busy (as rank 1 saw it). All wait."
-    )
-    much = _on_this_machine("All wait.", {0: calm, 1: record(1, SPOILS_FROM)})
-    assert "As far as that shows: all wait. Measure again on a quiet machine" in much
-    alone = _on_this_machine("All wait.", {1: record(1, 0.0)})
-    assert alone == "The machine was busy. All wait."
+    assert _doubt(little) == "The machine was busy (as rank 1 saw it)."
+    much = _doubt({0: calm, 1: record(1, SPOILS_FROM)})
+    assert "Measure again on a quiet machine" in much
+    assert _doubt({1: record(1, 0.0)}) == "The machine was busy."
 
 
 @pytest.mark.parametrize(

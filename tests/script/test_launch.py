@@ -115,7 +115,7 @@ def test_the_readmes_workload_is_stopped_once_its_steps_are_recorded(
     assert n_steps == 2 + 3 + 3
     assert [one.ended for one in found.ranks] == ["finished", "finished"]
     assert found.values == (None, None)
-    assert f"was stopped after {n_steps} steps, when 3 were recorded" in str(found)
+    assert f"was stopped after {n_steps} steps, when 3 were recorded" in found.to_text()
     assert "perfkit: 2 ranks start\n" in capsys.readouterr().err  # which is no terminal
 
 

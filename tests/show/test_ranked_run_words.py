@@ -50,6 +50,6 @@ def test_what_rank_0_calls_communication_may_be_its_wait(waited_ms: float, told:
 
 def test_a_rank_that_is_late_in_few_steps_is_said_to_be() -> None:
     few = replace(LATE, n_few=6, few=(10, 20, 30))
-    said = " ".join(show.brief(_run(18.0, few)).split())
+    said = " ".join(show.text(_run(18.0, few)).split())
     assert "and nearly all of the wait for it is in 6 of them (10, 20, 30 …); were it" in said
-    assert "nearly all" not in show.brief(_run(18.0, LATE))
+    assert "nearly all" not in show.text(_run(18.0, LATE))

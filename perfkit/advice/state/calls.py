@@ -77,12 +77,12 @@ def copies_the_weights(live: Live) -> Iterator[Finding]:
             "weights-copied",
             "The weights are taken by name from state_dict() in every step",
             (f"{_times(sum(n for *_, n in calls))} a step, with small operators for each tensor",),
-            "# a moving average of all weights in one call, e.g.\n"
-            "from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn\n"
-            "ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.99))\n"
-            "ema.update_parameters(model)  # after optimizer.step()",
+            "# a moving average: all weights in one call; once, before the loop:\n"
+            "averages, weights = list(ema.parameters()), list(model.parameters())\n"
+            "with torch.no_grad():  # after optimizer.step(); buffers likewise\n"
+            "    torch._foreach_lerp_(averages, weights, 1 - decay)",
             line=calls[0][1],
-            acts_on=("other",),
+            acts_on=("forward", "other"),
         )
 
 

@@ -90,6 +90,7 @@ class RankedRun(Shown):
         batch_imbalance: most over mean samples of the ranks; None where unknown.
         warnings: what is doubtful.
         provenance: where and when it was measured.
+        doubt: what other programs did meanwhile, in a sentence; empty where that is little.
     """
 
     program: str
@@ -103,6 +104,7 @@ class RankedRun(Shown):
     batch_imbalance: float | None
     warnings: tuple[str, ...]
     provenance: Provenance
+    doubt: str = ""
 
     def mostly_waits(self, rank: int) -> tuple[float, float] | None:
         """If this rank's collectives are mostly its wait for later ranks: ms a step, and share."""
@@ -115,6 +117,7 @@ class RankedRun(Shown):
             "type": "ranks",
             "program": self.program,
             "sentence": self.sentence,
+            "doubt": self.doubt,
             "world_size": self.world_size,
             "ranks": [asdict(one) for one in self.ranks],
             "culprits": list(self.culprits),
@@ -178,7 +181,8 @@ def joint(
     missing = [rank for rank in here if rank not in records]
     return RankedRun(
         program=program,
-        sentence=failed or _on_this_machine(_sentence(len(here), late, compared), records),
+        sentence=failed or _sentence(len(here), late, compared),
+        doubt="" if failed else _doubt(records),
         world_size=world_size,
         ranks=tuple(
             _rank(rank, _ended(statuses.get(rank), rank in alive), statuses.get(rank),
@@ -296,22 +300,18 @@ def _sentence(n: int, late: Lateness | None, compared: Ranks | None) -> str:
     return f"{n} ranks; no rank holds up the others in the recorded steps."
 
 
-def _on_this_machine(sentence: str, records: Mapping[int, RankRecord]) -> str:
-    """The sentence, after what other programs did to the rank that lost most to them.
+def _doubt(records: Mapping[int, RankRecord]) -> str:
+    """What other programs did to the rank that lost most to them; empty where they did little.
 
     Who is late on a busy machine may be late because of it.
     """
     worst = max(records.values(), key=lambda r: r.lost, default=None)
     if worst is None or not worst.busy:
-        return sentence
+        return ""
     where = f" (as rank {worst.rank} saw it)" if len(records) > 1 else ""
     said = f"{worst.busy.rstrip('.')}{where}."
-    if worst.lost < SPOILS_FROM:
-        return f"{said} {sentence}"
-    return (
-        f"{said} As far as that shows: {sentence[:1].lower()}{sentence[1:]} Measure again on a "
-        "quiet machine before you change anything."
-    )
+    again = " Measure again on a quiet machine before you change who comes late."
+    return said + again * (worst.lost >= SPOILS_FROM)
 
 
 def _waiting(ranks: Sequence[int], late: int) -> str:
@@ -321,15 +321,13 @@ def _waiting(ranks: Sequence[int], late: int) -> str:
 
 def _late_sentence(worst: LateRank, late: Lateness) -> str:
     share = worst.lost_ms / late.step_ms if late.step_ms else 0.0
-    said = (
-        f"{_waiting(list(late.wait_by_rank_ms), worst.rank)} for rank {worst.rank}: "
-        f"{fmt_ms(worst.lost_ms)} of a step of {fmt_ms(late.step_ms)} ({fmt_share(share)})"
-    )
+    waits = f"{_waiting(list(late.wait_by_rank_ms), worst.rank)} for rank {worst.rank}: "
+    lost = f"{fmt_ms(worst.lost_ms)} of a step of {fmt_ms(late.step_ms)} ({fmt_share(share)})"
     if not worst.phase:
-        return f"{said}."
+        return f"{waits}{lost}."
     return (
-        f"{said}, because of {_PHASE_WORDS[worst.phase]}: {fmt_ms(worst.phase_ms)} where it comes "
-        f"last, {fmt_ms(worst.others_ms)} on {_others(len(late.wait_by_rank_ms) - 1)}."
+        f"{waits}{_PHASE_WORDS[worst.phase]} takes longer, {lost}; {fmt_ms(worst.phase_ms)} where "
+        f"it comes last, {fmt_ms(worst.others_ms)} on {_others(len(late.wait_by_rank_ms) - 1)}."
     )
 
 
