@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -353,11 +353,7 @@ class Case:
     def outside_of_torch(self) -> Intervals:
         """The time inside steps that is in no torch operator and no DataLoader."""
         layers = host_layers(self.trace, self.steps).values()
-        covered = union(
-            np.concatenate([part.start for part in layers]),
-            np.concatenate([part.end for part in layers]),
-        )
-        return without(union(self.steps.start_ns, self.steps.end_ns), covered)
+        return without(union(self.steps.start_ns, self.steps.end_ns), _joined(layers))
 
     @cached_property
     def waiting(self) -> tuple[float, float]:
@@ -372,11 +368,7 @@ class Case:
         """The time inside the steps of class *forward*."""
         layers = host_layers(self.trace, self.steps)
         others = [part for name, part in layers.items() if name != "forward"]
-        covered = union(
-            np.concatenate([part.start for part in others]),
-            np.concatenate([part.end for part in others]),
-        )
-        return without(layers["forward"], covered)
+        return without(layers["forward"], _joined(others))
 
     def lines_in(self, parts: Intervals) -> LineSamples:
         """The line samples taken inside these intervals."""
@@ -572,3 +564,8 @@ class Case:
     def ms_per_step(self, share: float) -> float:
         """A share of a step, in ms."""
         return share * self.step_us / 1e3
+
+
+def _joined(parts: Collection[Intervals]) -> Intervals:
+    start = np.concatenate([part.start for part in parts])
+    return union(start, np.concatenate([part.end for part in parts]))

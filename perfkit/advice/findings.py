@@ -186,11 +186,7 @@ def amdahl(share: float, *, speedup: float | None = None) -> tuple[float, str]:
     rest = 1.0 - share if speedup is None else 1.0 - share + share / speedup
     part = f"{share:.2f}" if share < 0.95 else f"{share:.3f}"
     if rest * MOST_GAIN <= 1.0:
-        how = "vanished" if speedup is None else f"became {speedup:g} times as fast"
-        return float(MOST_GAIN), (
-            f"over {MOST_GAIN}× at best: that part is {part} of the time, and if it {how}, the "
-            "little that is left would decide, which is not known well enough to say more"
-        )
+        return float(MOST_GAIN), f"over {MOST_GAIN}× at best: that part is {part} of the time"
     gain = 1.0 / rest
     if speedup is None:
         return gain, f"at most 1 / (1 - {part}) = {times(gain)}×, if that time vanished"

@@ -160,11 +160,6 @@ EMA = LineKind(
     "# update the average every few steps (and raise its decay's power accordingly), all tensors\n"
     "# at once:\ntorch._foreach_lerp_(averages, weights, 1 - decay)",
 )
-MIXUP = LineKind(
-    "mixup",
-    "mixup or cutmix",
-    "# mix in the DataLoader's workers (collate_fn), or on the device with few large operations",
-)
 OPTIMIZER = LineKind(
     "optimizer",
     "an optimizer's update that is not torch.optim's (only those are timed as optimizer)",
@@ -219,7 +214,6 @@ _EMA = re.compile(
     r"(^|[^a-z])ema([^a-z]|$)|\w(?-i:Ema|EMA)|swa_utils|averaged_?model", re.IGNORECASE
 )
 _OPTIMIZERS = re.compile(r"(^|[/._])optimi[sz]ers?([/._]|$)", re.IGNORECASE)
-_MIXUP = re.compile(r"mix_?up|cut_?mix", re.IGNORECASE)
 
 
 def kind_of(line: Line, *, trains: bool) -> LineKind:
@@ -269,7 +263,7 @@ def kind_of_source(text: str) -> LineKind:
 
 
 def beside_the_model(line: Line, *, trains: bool) -> LineKind | None:
-    """EMA, mixup or metrics, if the path, the function or the line itself has such a name.
+    """EMA or metrics, if the path, the function or the line itself has such a name.
 
     Or an optimizer of another package, by the path of what was called alone: the user's own
     line may only make one. Those of torch have a phase of their own. Where nothing is trained, no
@@ -278,7 +272,7 @@ def beside_the_model(line: Line, *, trains: bool) -> LineKind | None:
     parts = (line.inner, line.inner_function, line.function, line.source, line.library_function)
     if _OPTIMIZERS.search(line.inner.partition(":")[0]):
         return OPTIMIZER
-    kinds = [(_EMA, EMA), (_MIXUP, MIXUP)] if trains else []
+    kinds = [(_EMA, EMA)] if trains else []
     for pattern, kind in (*kinds, (_METRICS, METRICS)):
         if any(pattern.search(part) for part in parts):
             return kind

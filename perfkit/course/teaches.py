@@ -59,7 +59,6 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "launch-bound",
         "small-calls",
         "optimizer-loop",
-        "conv-bias-before-batch-norm",
         "algorithm-search",
     ),
     "11-memory-anatomy": (

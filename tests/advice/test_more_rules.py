@@ -638,37 +638,6 @@ def test_garbage_collection() -> None:
 # --- shapes -------------------------------------------------------------------------------
 
 
-def _convolution(
-    bias: list[int], after: str = "aten::batch_norm", counted: list[int] | None = None
-) -> Simulated:
-    """What is counted between the two: the batches, a number, unless its shape is given."""
-    sim = Simulated()
-    for step in range(4):
-        at = step * 1_000.0
-        sim.step(step, at, 1_000)
-        dims = {"Input Dims": [[2, 3, 8, 8], [8, 3, 3, 3], bias, [], [], [], []]}
-        sim.host("aten::conv2d", at + 5, 500, **dims)
-        added = counted or []
-        sim.host("aten::add_", at + 506, 3, **{"Input Dims": [added, added, []]})
-        sim.host(after, at + 510, 450)
-    return sim
-
-
-def test_a_bias_before_batch_norm() -> None:
-    finding = _finding(_convolution([8]), "conv-bias-before-batch-norm")
-    assert "weights of shape [8, 3, 3, 3]" in finding.evidence[0]
-    assert _rules(_convolution([])) == set()
-    assert _rules(_convolution([8], "aten::relu")) == set()
-
-
-def test_a_bias_that_a_batch_norm_does_not_remove() -> None:
-    """What a shortcut adds is no count, and without one a stored mean is subtracted."""
-    assert _rules(_convolution([8], counted=[2, 8, 8, 8])) == set()
-    uncounted = _convolution([8])
-    uncounted.events = [e for e in uncounted.events if e["name"] != "aten::add_"]
-    assert _rules(uncounted) == set()
-
-
 def _products(n: int, dtype: str, rows: int = 64) -> Simulated:
     sim = gpu_training(4, n_kernels=30, every=96)
     for event in sim.events:

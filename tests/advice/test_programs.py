@@ -49,20 +49,6 @@ def _by_order(profile: Profile) -> Profile:
     return explain(replace(trace, start_us=start_us, dur_us=end_us - start_us))
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_bias_before_batch_norm(bias: bool) -> None:
-    model = nn.Sequential(
-        nn.Conv2d(3, 16, 3, bias=bias),
-        nn.BatchNorm2d(16),
-        nn.ReLU(),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(16, 10),
-    )
-    rules = _rules(_trained(model, torch.randn(4, 3, 32, 32)))
-    assert ("conv-bias-before-batch-norm" in rules) is bias
-
-
 class _LossInALoop(nn.Module):
     def forward(self, scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         total = scores.new_zeros(())

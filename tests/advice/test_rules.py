@@ -417,7 +417,6 @@ def test_calling_small_operators_is_no_logging() -> None:
     ("text", "said"),
     [
         ("model_ema.update(model)", "EMA"),
-        ("x, y = mixup(x, y)", "mixup"),
         ("metrics.update(y, target)", "metrics"),
     ],
 )

@@ -287,13 +287,17 @@ def test_nothing_stands_out_in_a_healthy_loop() -> None:
 
 
 def test_a_rule_that_raises_is_not_felt_by_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfkit.advice.state import state
+    from perfkit.advice.state import model, state  # noqa: F401
 
     def raises(live: object) -> Iterator[Finding]:
         raise RuntimeError("a rule's own fault")
 
-    monkeypatch.setitem(state._KNOWN, "raises", raises)
-    assert "anomaly-mode" in _found(lambda: _with_anomaly(True))
+    rules = state._KNOWN["perfkit.advice.state.model"]
+    monkeypatch.setitem(rules, "raises", raises)
+    with perfkit.profile(lines=False) as p:
+        _with_anomaly(True)
+    assert "anomaly-mode" in {f.rule for f in p.result.diagnosis.findings}
+    assert any("a rule's own fault" in one for one in p.result.warnings)
 
 
 @pytest.mark.parametrize("frozen", [True, False])

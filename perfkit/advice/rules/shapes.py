@@ -1,4 +1,4 @@
-"""What recorded shapes tell of how operators are called: useless biases, modes, odd sizes."""
+"""What recorded shapes tell of how operators are called: modes, odd sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_count, fmt_share, plural
 
-_CONVOLUTIONS = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
 _HALVES = ("c10::Half", "c10::BFloat16")
 # NVIDIA's deep-learning performance guide: unless dimensions are multiples of 8 (16 bytes), 16-bit
 # matrix products reach between a quarter and nearly all of the aligned speed.
@@ -26,38 +25,6 @@ def _sizes(dims: list[Any], index: int) -> list[int]:
     """The shape of one input; empty if it is not a tensor."""
     shape = dims[index] if index < len(dims) else []
     return shape if isinstance(shape, list) and all(isinstance(n, int) for n in shape) else []
-
-
-@rule
-def conv_bias(case: Case) -> Iterator[Finding]:
-    """A convolution bias right before a batch norm, which subtracts it again."""
-    convolutions = np.flatnonzero(case.is_named(*_CONVOLUTIONS) & (case.next_op >= 0))
-    # A batch norm that subtracts the batch's own mean counts its batches first, by adding to a
-    # number: num_batches_tracked.add_(1). In inference, or frozen, it subtracts a stored mean, to
-    # which the bias belongs; what is added to a whole tensor is no count, but a shortcut.
-    between = case.next_op[convolutions]
-    after = case.next_op[between]
-    counts = case.is_named("aten::add_", "aten::add")[between] & (after >= 0)
-    chosen = counts & case.is_named("aten::batch_norm")[after]
-    useless = [
-        _sizes(case.dims(at), 1)
-        for at, count in zip(convolutions[chosen].tolist(), between[chosen].tolist(), strict=True)
-        if _sizes(case.dims(at), 2) and not _sizes(case.dims(count), 0)
-    ]
-    if useless:
-        yield found(
-            "conv-bias-before-batch-norm",
-            "Convolutions have a bias that the batch norm after them subtracts again",
-            [
-                f"{plural(len(useless) / case.n_steps, 'such convolution')} per step, the first "
-                f"with weights of shape {useless[0]}"
-            ],
-            "torch.nn.Conv2d(c_in, c_out, 3, bias=False)  # before torch.nn.BatchNorm2d(c_out)",
-            cures=("compute",),
-            share=0.0,
-            formula="the bias is cheap, but useless",
-            always=True,
-        )
 
 
 @rule

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,11 +22,8 @@ _LEAST_STARTS = 0.05
 # Samples of a table: smaller ones cost more to fetch and collate than to copy.
 _SMALL_SAMPLE_BYTES = 4096
 _LEAST_BATCH = 16
-# How deep to look for get_worker_info in what an iterator calls.
-_DEEPEST = 3
 
 _LOADER = r"\bDataLoader\("
-_PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
 def _loaders(live: Live) -> Iterator[tuple[LoaderUse, Any]]:
@@ -40,79 +36,29 @@ def _loaders(live: Live) -> Iterator[tuple[LoaderUse, Any]]:
 
 @state
 def not_sharded(live: Live) -> Iterator[Finding]:
-    """Each worker of an iterable data set yields all of it."""
-    for use, loader in _loaders(live):
-        if loader.num_workers < 2 or loader.worker_init_fn is not None:
-            continue
-        from torch.utils.data import IterableDataset
+    """Each worker of an iterable data set yields all of it: the first batches of two are equal."""
+    from torch.utils.data import IterableDataset
 
-        dataset = loader.dataset
-        if not isinstance(dataset, IterableDataset) or _asks_which_worker(dataset):
+    for use, loader in _loaders(live):
+        if not (use.equal_batches and isinstance(loader.dataset, IterableDataset)):
+            continue
+        if loader.num_workers < 2:
             continue
         n = loader.num_workers
-        same = ("the first two batches, of two workers, were the same",) * use.equal_batches
         yield fact(
             "iterable-not-sharded",
             f"Each of the {n} workers yields the whole data set: every example comes {n} times an "
             "epoch",
-            (
-                f"{name_of(dataset)}.__iter__ does not ask torch.utils.data.get_worker_info() "
-                "which part is this worker's",
-                *same,
-            ),
+            (f"the first two batches of {name_of(loader.dataset)}, of two workers, were the same",),
             "def __iter__(self):\n"
             "    info = torch.utils.data.get_worker_info()\n"
             "    first, step = (0, 1) if info is None else (info.id, info.num_workers)\n"
             "    for shard in range(first, self.n_shards, step):  # this worker's part",
-            line=line_of(type(dataset).__iter__),
+            line=line_of(type(loader.dataset).__iter__),
             acts_on=("data wait",),
             gain=(float(n), f"an epoch has 1/{n} of the steps"),
             changes=f"an epoch has 1/{n} of the steps, with each example once",
         )
-
-
-def _asks_which_worker(dataset: Any) -> bool:
-    """Whether what iterates it, or anything it wraps, asks for the worker or is a library's."""
-    seen: set[int] = set()
-
-    def asks(thing: Any, depth: int) -> bool:
-        if id(thing) in seen or depth > _DEEPEST:
-            return False
-        seen.add(id(thing))
-        if isinstance(thing, types.FunctionType | types.MethodType):
-            function: Any = getattr(thing, "__func__", thing)
-            names = set(_names_in(function.__code__))
-            if "get_worker_info" in names:
-                return True
-            called = (function.__globals__.get(name) for name in names)
-            return any(
-                asks(one, depth + 1) for one in called if isinstance(one, types.FunctionType)
-            )
-        methods = [
-            value
-            for kind in type(thing).__mro__
-            if kind.__module__ not in ("builtins", "typing", "torch.utils.data.dataset")
-            for value in vars(kind).values()
-            if isinstance(value, types.FunctionType)
-        ]
-        held = list(getattr(thing, "__dict__", {}).values())[:32]
-        return any(asks(method, depth + 1) for method in methods) or any(
-            asks(one, depth + 1) for one in held if hasattr(one, "__iter__") and not _is_plain(one)
-        )
-
-    return asks(dataset, 0)
-
-
-def _names_in(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    yield from code.co_freevars
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names_in(constant)
-
-
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (*_PLAIN, list, tuple, dict, set)) or hasattr(value, "shape")
 
 
 @state
