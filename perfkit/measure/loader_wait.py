@@ -15,7 +15,10 @@ from perfkit.measure.batch import SampleCounter
 
 
 class LoaderWait:
-    """Context manager that adds up data wait and samples of the current step.
+    """Adds up data wait and samples of the current step.
+
+    As a context manager it listens to fetches; else :class:`~perfkit.measure.phases.Phases`, which
+    does, calls :meth:`fetched`.
 
     Starting an iterator counts too: without persistent workers each epoch begins with that. Only
     the thread that created this object is watched: a prefetching thread's wait is not a wait of the
@@ -69,10 +72,20 @@ class LoaderWait:
         began_s, self._began_s = self._began_s, None
         source, self._source = self._source, None
         if began_s is not None:
-            self.wait_s += max(self._clock() - began_s, 0.0)
-        if source is not None and fetched is not None and self._instrument.failure is None:
+            self.fetched(max(self._clock() - began_s, 0.0), fetched, source)
+
+    def fetched(self, waited_s: float, batch: Any, source: Any) -> None:
+        """A fetch is over; it cannot raise into it.
+
+        Args:
+            waited_s: how long it took.
+            batch: what came; None where nothing did.
+            source: the iterator that was asked; None where one was started.
+        """
+        self.wait_s += waited_s
+        if source is not None and batch is not None and self._instrument.failure is None:
             try:
-                self._came(fetched, source)
+                self._came(batch, source)
             except Exception as error:
                 self._instrument.fail(error, "the look at a batch")
 

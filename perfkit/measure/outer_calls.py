@@ -17,13 +17,16 @@ class OuterCalls:
     The hook goes while a module runs, so that its cost does not grow with the model, and while a
     batch is fetched, whose transforms may be modules.
 
+    Attributes:
+        open: where the hook is of the module that runs; None where none does.
+
     Args:
         instrument: guards what it does.
     """
 
     def __init__(self, instrument: Instrument) -> None:
         self._instrument = instrument
-        self._open: Any = None  # where the hook is of the module that runs
+        self.open: Any = None
         self._forget()
 
     def _forget(self) -> None:
@@ -60,7 +63,7 @@ class OuterCalls:
 
     def go_on(self) -> None:
         """After :attr:`pause`."""
-        if self._thread_id and self._open is None:
+        if self._thread_id and self.open is None:
             self._put_on()
 
     def stop(self) -> None:
@@ -73,7 +76,7 @@ class OuterCalls:
 
     def close(self) -> None:
         """The module that runs has ended, maybe by raising."""
-        hooks, self._open = self._open, None
+        hooks, self.open = self.open, None
         if hooks is not None:
             self._take_end(hooks)
             self._ends()
@@ -81,14 +84,14 @@ class OuterCalls:
 
     def close_what_raised(self) -> None:
         """As :meth:`close`, unless the module still runs."""
-        if self._open is not None and not torch_compat.forward_runs(self._open):
+        if self.open is not None and not torch_compat.forward_runs(self.open):
             self.close()
 
     def _module_begins(self, module: Any, args: Any) -> None:
         if get_ident() != self._thread_id or self._is_tracing() or self._graph_task() >= 0:
             return  # what is traced, or computed again for a backward pass
         self.pause()
-        self._open = self._put_end(module)
+        self.open = self._put_end(module)
         self._begins(module, args)
 
     def _module_ended(self) -> None:

@@ -34,6 +34,7 @@ from perfkit.measure.outer_calls import OuterCalls
 
 if TYPE_CHECKING:
     from perfkit.measure.live import Live
+    from perfkit.measure.loader_wait import LoaderWait
 
 #: The names, in the order of :meth:`Phases.take`.
 PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "checkpoint", "other")
@@ -102,6 +103,9 @@ class Phases:
         self._sees_modules = True
         self.calls_at_the_end = 0  # of modules, in the step at which it stopped
         self._is_told = False
+        #: told of what is fetched
+        self.loader: LoaderWait | None = None
+        self._source: Any = None  # the iterator of a loader that is asked for a batch
         #: told of the objects that it meets, in the steps that it looks at
         self.live: Live | None = None
 
@@ -363,6 +367,7 @@ class Phases:
 
     def _fetches(self, is_batch: bool, source: Any) -> Callable[[Any], None]:
         self._begin_fetch()
+        self._source = source if is_batch else None
         live = self.live
         if live is not None and (live.looks or not is_batch):
             return self._event(partial(self._fetched_for, live, is_batch, source, self._since))
@@ -375,17 +380,22 @@ class Phases:
         live.fetched(is_batch, source, batch, (self._since - began_ns) / 1e9)
 
     def _begin_fetch(self, now_ns: int | None = None) -> None:
-        self._outer.close()
+        if self._outer.open is not None:
+            self._outer.close()
         self._outer.pause()  # transforms may be modules, some for each sample
         self._advance(now_ns)
         if self._phase == _AFTER_LOOK:
             self._settle(evaluated=True)
         self._enter(_DATA)
 
-    def _fetched_one(self, _: Any, now_ns: int | None = None) -> None:
+    def _fetched_one(self, batch: Any, now_ns: int | None = None) -> None:
         self._outer.go_on()
         if self._phase == _DATA:
-            self._waited += self._advance(now_ns)
+            waited_ns = self._advance(now_ns)
+            self._waited += waited_ns
+            if self.loader is not None:
+                source, self._source = self._source, None
+                self.loader.fetched(waited_ns / 1e9, batch, source)
             self._fetched, self._in_step = True, False
             self._phase = self._stack.pop() if self._stack else _OTHER
 
@@ -455,7 +465,8 @@ class Phases:
         return self._leave_event
 
     def _trains(self, phase: int) -> None:
-        self._outer.close()
+        if self._outer.open is not None:
+            self._outer.close()
         self._advance()
         if self._phase == _AFTER_LOOK:
             self._settle(evaluated=self._own is not None and not self._own_graph)
@@ -469,7 +480,8 @@ class Phases:
         self._trains(_OPTIMIZER)
 
     def _optimizer_ended(self, *_: Any) -> None:
-        self._outer.close()
+        if self._outer.open is not None:
+            self._outer.close()
         if self._phase == _OPTIMIZER:
             self._left()
 

@@ -166,10 +166,9 @@ class StepTracker:
         self._look_at_machine = self._machine.hook(self._mark_and_look)
         self._steps_only, self._samples_lines = steps_only, samples_lines
         self.meter = StepMeter()
-        is_real = now is time.perf_counter_ns
-        clock_s = time.perf_counter if is_real else lambda: now() / 1e9
-        self.loader = None if fetches else LoaderWait(clock_s)
+        self.loader = None if fetches else LoaderWait()
         self.phases = Phases(now)
+        self.phases.loader = self.loader
         self.sampler = SlowStepSampler(now)
         self._collector = CollectorTime(now)
         self.samples: int | None = 0
@@ -220,8 +219,6 @@ class StepTracker:
         self._is_on = True
         try:
             with Uninterrupted():
-                if self.loader is not None:
-                    self.loader.__enter__()
                 if "torch" in sys.modules:
                     self.phases.start()
                 self._collector.start()
@@ -267,16 +264,12 @@ class StepTracker:
                 taken = self.phases.take(0)
                 self.phase_ns[:] = map(operator.add, self.phase_ns, taken)
                 self.after_ns[:] = map(operator.add, self.after_ns, taken)
-        if self.loader is not None:
-            self.loader.__exit__()
 
     def forget(self) -> None:
         """In a forked child: leave no hook."""
         self._collector.stop()
         self.sampler.forget()
         self.phases.stop()
-        if self.loader is not None:
-            self.loader.__exit__()
 
     def step_ended(
         self, began_ns: int, ended_ns: int, fetched: tuple[int, int | None] | None = None
@@ -424,7 +417,7 @@ class StepTracker:
             "memory": tuple(self.memory),
             "wall_s": wall_s,
             "update_s": self.update_ns / 1e9,
-            "waits_known": self.uses_loader,
+            "waits_known": self.uses_loader and (self.loader is None or not self.phases.failure),
             "phase_ns": self.phases.told(self.phase_ns),
             "columns": meter.columns if are_known else None,
             "busy": self._busy,

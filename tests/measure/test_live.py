@@ -39,5 +39,5 @@ def test_the_first_steps_and_those_that_double_their_number_are_looked_at() -> N
     # 1 to 8, 16, 21 (its loader has started), 32
     assert use.n_training == len(use.shapes) == 11
     assert use.n_eval_with_grad == 1
-    assert [ref() for ref in live.optimizers.values()] == [optimizer]
+    assert [use.ref() for use in live.optimizers.values()] == [optimizer]
     assert [one.n_starts for one in live.loaders.values()] == [1, 1]

@@ -97,7 +97,8 @@ def is_capturing() -> bool:
 
     Initialises nothing. Asked in every step, so only devices that have graphs are asked.
     """
-    _all()
+    if not _known:
+        _all()
     return any(device.is_capturing() for device in _with_graphs)
 
 

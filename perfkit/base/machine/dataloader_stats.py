@@ -158,6 +158,8 @@ class DataLoaderSampler:
     def _look(self, *, now: bool = False) -> None:
         """Look, if the last time was long enough ago, or at once."""
         began_s = self._now()
+        if not now and began_s < min(self._due_s, self._alone_due_s):
+            return
         pids = self._started()
         if not now and began_s < (self._due_s if pids else self._alone_due_s):
             return
