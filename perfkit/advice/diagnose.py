@@ -227,10 +227,10 @@ def _without_the_same(found: Sequence[Finding], state: Sequence[Finding]) -> lis
 
 def _joined(state: list[Finding], found: list[Finding]) -> list[Finding]:
     """Both; what a fact says of a line, and what is known of its time, becomes one finding."""
-    timed: dict[str | None, Finding] = {f.line: f for f in found if f.rule in _TIMED and f.line}
     for at, one in enumerate(state):
-        other = timed.get(one.line) if not one.has_bound else None
-        if other is not None:
+        same = [f for f in found if f.rule in _TIMED and f.line and f.line == one.line]
+        if same and not one.has_bound:
+            other = max(same, key=lambda f: f.gain_at_most)
             state[at] = replace(
                 one,
                 evidence=(*one.evidence, *other.evidence[:1]),
@@ -238,7 +238,7 @@ def _joined(state: list[Finding], found: list[Finding]) -> list[Finding]:
                 formula=other.formula,
                 has_bound=other.has_bound,
             )
-            found = [f for f in found if f is not other]
+            found = [f for f in found if f not in same]
     return [*state, *found]
 
 

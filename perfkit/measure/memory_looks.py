@@ -154,11 +154,10 @@ def may_grow(looks: Sequence[MemoryLook]) -> bool:
 
 
 def tree_rise(looks: Sequence[MemoryLook]) -> tuple[Rise | None, int]:
-    """By how much this process and its loaders' workers grew together, and how many these are."""
+    """From what this process and its loaders' workers grew to what, and how many these are."""
     n = max((len(x.worker_bytes) for x in looks), default=0)
     alike = [x for x in looks if x.step >= _FROM_STEP and len(x.worker_bytes) == n]
-    workers = rise([(x.step, sum(x.worker_bytes)) for x in alike])
-    if workers is None and own_rise(alike)[0] is None:
+    if len(alike) < 2:
         return None, n
     before, after = (x.own_bytes + sum(x.worker_bytes) for x in (alike[0], alike[-1]))
     return Rise(alike[0].step, alike[-1].step, before, after), n

@@ -35,6 +35,11 @@ from perfkit.trace.record.step_log import Coverage
 # Recorded steps take longer. Where there are not so many times more others, that is what looks like
 # a drift.
 _DRIFT_FROM = 20
+# Findings of memory that grows.
+_OF_MEMORY = {
+    "own-profiler", "python-objects-in-workers", "graphs-kept", "views-kept", "tensors-kept",
+    "objects-kept", "workers-grow", "memory-grows",
+}  # fmt: skip
 # Fewer steps than these say no more than the recorded ones.
 _LEAST_STEPS = 10
 # Less time in imports is not told.
@@ -90,7 +95,7 @@ class WholeRun(Shown):
         uses_loader: whether batches came from a DataLoader; if not, ``steps`` knows no data wait.
         findings: what the run's objects have shown.
         grown: by how much memory grew from step to step, of it and of its loaders' workers; None
-            where it did not.
+            where no finding says so.
         n_workers: how many of these there were.
         profile: a few recorded steps, explained; None where none was recorded.
         lines: samples of source lines, where nothing was recorded: of the usual steps, or of the
@@ -194,7 +199,9 @@ def whole_run(
         warnings.append(said)
     if seen is not None and (n_steps or seen.recorder.n_foreign_steps):
         warnings += _extras_missing(options, seen, n_steps, ended)
-    grown, n_workers = (None, 0) if seen is None else tree_rise(seen.state.live.memory)
+    grown, n_workers = None, 0
+    if seen is not None and _OF_MEMORY & {f.rule for f in seen.state.findings}:
+        grown, n_workers = tree_rise(seen.state.live.memory)
     return WholeRun(
         program=program,
         ended=ended,

@@ -180,7 +180,7 @@ def memory_grows(live: Live) -> Iterator[Finding]:
     suspect, whose = own_rise(live.memory, intervals=2)
     if suspect is None:
         kept = free_rise(live.memory)
-        yield from () if kept is None else (_freed(kept),)
+        yield from () if kept is None else (_freed(kept, live),)
         return
     seen = _look_at_objects(live, "steps", suspect)
     grown, whose = own_rise(live.memory)
@@ -192,7 +192,7 @@ def memory_grows(live: Live) -> Iterator[Finding]:
     if found is not None:
         yield found
     elif sure is not None:
-        yield _unexplained(sure, whose, seen)
+        yield _unexplained(sure, whose, seen, live)
 
 
 @state_of_now
@@ -294,7 +294,7 @@ def _graphs(
     return None
 
 
-def _unexplained(grown: Rise, whose: str, seen: _Objects) -> Finding:
+def _unexplained(grown: Rise, whose: str, seen: _Objects, live: Live) -> Finding:
     facts = [
         f"{_rose(grown, 'step')}; no profiler of the program's own is on, no tensor, list or dict "
         "that perfkit sees explains it, no graph is kept"
@@ -309,16 +309,38 @@ def _unexplained(grown: Rise, whose: str, seen: _Objects) -> Finding:
             if more
             else "Python's objects do not grow: a library written in C or C++ keeps it"
         )
+    new_shapes = _new_shapes(live)
     return fact(
         "memory-grows",
         f"Memory of {whose} grows by {fmt_bytes(grown.per_step)} with each step, and tensors do "
         "not explain it",
-        tuple(facts),
-        "# by line, for Python's objects:\n"
-        "tracemalloc.start()  # before the loop; slow\n"
-        'print(*tracemalloc.take_snapshot().statistics("lineno")[:5], sep="\\n")\n'
-        "# if that shows nothing, a library written in C or C++ keeps it",
+        (*facts, *new_shapes),
+        _FEW_SHAPES if new_shapes else _BY_LINE,
     )
+
+
+def _new_shapes(live: Live) -> tuple[str, ...]:
+    """That inputs on a CPU have ever new shapes; nothing where they do not."""
+    trained = [use for use in live.modules.values() if use.n_training]
+    most = (len(use.shapes) >= max(_MANY_SHAPES, _MOST_STEPS * use.n_training) for use in trained)
+    if live.flags.get("device") != "cpu" or not any(most):
+        return ()
+    return (
+        "inputs have ever new shapes, and oneDNN keeps something for each, up to 1,024 of them",
+    )
+
+
+_MANY_SHAPES = 6
+_FEW_SHAPES = (
+    "# before the start; or pad inputs to a few sizes, such as multiples of 32:\n"
+    "# ONEDNN_PRIMITIVE_CACHE_CAPACITY=16"
+)
+_BY_LINE = (
+    "# by line, for Python's objects:\n"
+    "tracemalloc.start()  # before the loop; slow\n"
+    'print(*tracemalloc.take_snapshot().statistics("lineno")[:5], sep="\\n")\n'
+    "# if that shows nothing, a library written in C or C++ keeps it"
+)
 
 
 @state
@@ -349,7 +371,7 @@ def draws_from_a_deque(live: Live) -> Iterator[Finding]:
         )
 
 
-def _freed(grown: Rise) -> Finding:
+def _freed(grown: Rise, live: Live) -> Finding:
     return fact(
         "memory-grows",
         "Memory that is freed and stays with malloc grows by "
@@ -357,8 +379,11 @@ def _freed(grown: Rise) -> Finding:
         (
             f"{_rose(grown, 'step')}: small pieces in use hold the freed ones around them; what "
             "the program uses does not grow",
+            *(new_shapes := _new_shapes(live)),
         ),
-        "# before the start: another allocator, or every large block given back at once\n"
+        f"{_FEW_SHAPES}\n"
+        * bool(new_shapes)
+        + "# before the start: another allocator, or every large block given back at once\n"
         "# LD_PRELOAD=libjemalloc.so.2\n# MALLOC_MMAP_THRESHOLD_=1000000",
     )
 
