@@ -112,7 +112,8 @@ class Case:
     @cached_property
     def syncs(self) -> tuple[Sync, ...]:
         """Host-device syncs, sorted by cost."""
-        return syncs(self.trace, self.steps)
+        calls = self.trace.is_a(Category.RUNTIME).any()
+        return syncs(self.trace, self.steps) if calls else ()
 
     @cached_property
     def wall_us(self) -> float:
@@ -156,14 +157,6 @@ class Case:
     def knows_of_python(self) -> bool:
         """Whether Python ran; a file without any function of it may be of a program in C++."""
         return not self.is_file or bool(self.trace.is_a(Category.PYTHON).any())
-
-    @cached_property
-    def n_other_threads(self) -> int:
-        """Threads beside those of the steps that ran operators meanwhile: none of it is counted."""
-        trace = self.trace
-        ran = trace.thread[trace.is_a(Category.OP) & self._inside]
-        own = host_threads(trace, self.steps)
-        return sum(not own[thread] for thread in np.unique(ran).tolist())
 
     @cached_property
     def was_asked_for(self) -> bool:
@@ -254,6 +247,8 @@ class Case:
     @cached_property
     def idle(self) -> Mapping[str, float]:
         """Cause of idle device time → share; zeros without a device."""
+        if not self.on_device:
+            return dict.fromkeys(IDLE_CAUSES, 0.0)
         causes = idle_causes(self.trace, self.steps)
         chosen = [causes[i] for i in self.typical.indices] if causes else []
         seen = {c: sum(step[c] for step in chosen) for c in IDLE_CAUSES}

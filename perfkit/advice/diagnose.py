@@ -22,10 +22,8 @@ from perfkit.trace.record.elsewhere import Elsewhere
 _LEAST_GAIN = 1.05
 # The device works on a step for longer than the host's clock says it took, by more than rounding.
 _AHEAD = 1.005
-# Less of the collectives' time is no wait worth a word.
-_LEAST_WAITING = 0.05
 # The time outside of operators is a wait for others from this share of its samples on.
-_MOSTLY, _NEARLY_ALL = 0.5, 0.9
+_MOSTLY = 0.5
 
 _OR_WAITS = ", or waits to"
 BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute", "communication")
@@ -324,17 +322,14 @@ def _waits_for_others(said: str) -> str:
     )
 
 
-def as_compared(found: Diagnosis, waiting_ms: float, collectives_ms: float) -> Diagnosis:
+def as_compared(found: Diagnosis, waiting_ms: float) -> Diagnosis:
     """The same of a rank beside the others: how much of its collectives is a wait is known then."""
     told = f"{fmt_ms(waiting_ms)} of that is waiting for a later rank, by the traces of all"
     findings = tuple(
         replace(f, evidence=tuple(told if MAY_WAIT in said else said for said in f.evidence))
         for f in found.findings
     )
-    sentence = found.sentence
-    if waiting_ms < _LEAST_WAITING * collectives_ms:
-        sentence = sentence.replace(_OR_WAITS, "")
-    return replace(found, findings=findings, sentence=sentence)
+    return replace(found, findings=findings, sentence=found.sentence.replace(_OR_WAITS, ""))
 
 
 def _without_bound(finding: Finding, why: str) -> Finding:
@@ -444,7 +439,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
                 f"{part} of each step is outside of torch's operators, and {waits}"
                 if waits
                 else f"{part} of each step is {'Python and other host ' * case.knows_of_python}"
-                f"work outside of torch's operators{_on_one_thread(case)}"
+                f"work outside of torch's operators"
             ),
             "communication": (
                 f"{part} of each step is spent in exchanges with other ranks, waits included"
@@ -547,22 +542,15 @@ def _set_up(case: Case, share: float) -> str:
     return ""
 
 
-def _on_one_thread(case: Case) -> str:
-    """That others ran operators meanwhile, which is not in these shares; empty where none did."""
-    others = case.n_other_threads
-    return f", on one of {others + 1} threads that run operators" if others else ""
-
-
 def _waits(case: Case) -> str:
     """That the host's time outside of operators is no work of its own; else empty."""
     waiting, sleeping = case.waiting
     if max(waiting, sleeping) < _MOSTLY:
         return ""
-    much = "nearly all" if max(waiting, sleeping) >= _NEARLY_ALL else "most"
     if sleeping > waiting:
-        return f"for {much} of that the code sleeps"
+        return "for most of that the code sleeps"
     return (
-        f"for {much} of that the main thread waits for other processes, threads or connections, "
+        "for most of that the main thread waits for other processes, threads or connections, "
         "whose work is not seen here"
     )
 

@@ -211,10 +211,6 @@ class OpenTrace(Shown):
         """As :meth:`Profile.to_dict`."""
         return self.profile.to_dict()
 
-    def to_json(self) -> str:
-        """As :meth:`Profile.to_json`."""
-        return self.profile.to_json()
-
 
 def open_trace(
     source: str | os.PathLike[str] | bytes | Trace | OpenTrace,

@@ -174,10 +174,6 @@ class Profiling(Shown):
         """As :meth:`Profile.to_dict`."""
         return self.result.to_dict()
 
-    def to_json(self) -> str:
-        """As :meth:`Profile.to_json`."""
-        return self.result.to_json()
-
     def save(self, path: str | Path, *, scrub: bool = True) -> Path:
         """As :meth:`Profile.save`."""
         return self.result.save(path, scrub=scrub)
@@ -203,11 +199,9 @@ class Profiling(Shown):
             return ""
         evaluated = self._state.live.evaluated_s[covered.first_step - 1 : covered.last_step]
         whole = [ms / 1e3 for ms in profile.breakdown.wall_ms]
-        return (
-            evaluation_note(evaluated, whole, profile.breakdown)
-            if len(evaluated) == len(whole)
-            else ""
-        )
+        if not any(evaluated) or len(evaluated) != len(whole):
+            return ""
+        return evaluation_note(evaluated, whole, profile.breakdown)
 
     def _remark(self) -> str:
         """How the code ran, in words; empty if it ran once and ended well."""

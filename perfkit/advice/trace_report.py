@@ -210,10 +210,8 @@ def _report(
     kept = next((r.profile for r in ranks if r.said["file"] == chosen), None)
     # traces read in another process are not kept
     whole = _explained(chosen, progress, unpack_at_most) if kept is None else kept
-    if comparison.skew_ms is not None and comparison.transfer_ms is not None:
-        all_ms = comparison.skew_ms + comparison.transfer_ms
-        told = as_compared(whole.diagnosis, comparison.skew_ms, all_ms)
-        whole = replace(whole, diagnosis=told)
+    if comparison.skew_ms is not None:
+        whole = replace(whole, diagnosis=as_compared(whole.diagnosis, comparison.skew_ms))
     return TraceReport(chosen, whole, tuple(said), comparison)
 
 

@@ -64,17 +64,13 @@ def test_what_needs_a_device_shows_that_one_was_in_use(
     assert ("host-python" in _rules(profile)) is not needs_one
 
 
-def test_work_outside_of_operators_is_that_of_one_thread_of_several() -> None:
-    """As in a predictor in C++: no Python was recorded, and 22 more threads ran operators."""
+def test_work_outside_of_operators_is_only_python_where_some_was_recorded() -> None:
+    """As in a predictor in C++."""
     sim = Simulated()
     for i in range(4):
         sim.host("aten::linear", 10_000 * i, 100)
     alone = _explained(sim).diagnosis.sentence
     assert "is work outside of torch's operators (" in alone
-    for thread in (7, 8):
-        sim.host("aten::linear", 5_000, 3_000, tid=thread)
-    several = _explained(sim).diagnosis.sentence
-    assert "is work outside of torch's operators, on one of 3 threads that run" in several
     sim.host("loop.py(3): step", 1, 30_000, "python_function")
     assert "is Python and other host work" in _explained(sim).diagnosis.sentence
 

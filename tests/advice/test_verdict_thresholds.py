@@ -44,10 +44,10 @@ from perfkit.trace.record.elsewhere import Elsewhere, Stretch
         ((0.49, 0.0), ""),
         ((0.5, 0.0), "for most of that the main thread waits"),
         ((0.89, 0.0), "for most of that the main thread waits"),
-        ((0.9, 0.0), "for nearly all of that the main thread waits"),
+        ((0.9, 0.0), "for most of that the main thread waits"),
         ((0.5, 0.5), "for most of that the main thread waits"),
         ((0.3, 0.5), "for most of that the code sleeps"),
-        ((0.0, 0.9), "for nearly all of that the code sleeps"),
+        ((0.0, 0.9), "for most of that the code sleeps"),
         ((0.4, 0.49), ""),
     ],
 )
@@ -82,7 +82,6 @@ def test_a_part_bounds_the_step_from_its_half_on(
         joins_launches=True,
         unseen_device="",
         knows_of_python=True,
-        n_other_threads=0,
         is_file=False,
         waiting=waiting,
         compiling=None,
@@ -314,7 +313,6 @@ def test_what_makes_up_over_half_of_the_hosts_time_is_named(
         longest_driver_call="",
         unseen_device="",
         knows_of_python=True,
-        n_other_threads=0,
         waiting=(0.0, 0.0),
         compiling="compiling",
         set_up=_set_up("starting"),
@@ -342,7 +340,6 @@ def test_the_work_is_told_beside_a_smaller_loss(share: float, work: float, said:
         unseen_device="",
         waiting=(0.0, 0.0),
         knows_of_python=True,
-        n_other_threads=0,
     )
     found = _sentence(_Bound("data", "data", share, work), case)
     assert found == f"Partly data-bound: 30 % of each step waits for the DataLoader{said}"

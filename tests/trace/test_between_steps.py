@@ -22,12 +22,13 @@ _LONG_S = 0.1
 
 def _longest_gaps_ms(warmup: int = 2) -> list[float]:
     """The longest time without an operator in each recorded step."""
+    batches = iter(torch.utils.data.DataLoader(torch.rand(128, 8), batch_size=4))
     model = torch.nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step() -> None:
         optimizer.zero_grad()
-        model(torch.rand(4, 8)).sum().backward()
+        model(next(batches)).sum().backward()
         optimizer.step()
 
     step()  # torch's own first time
@@ -49,7 +50,7 @@ def _gaps_ms(profile: Profile) -> Iterator[list[float]]:
     [
         ("perfkit.trace.record.deadline.heap_bytes", 2),
         ("perfkit.base.machine.dataloader_stats.DataLoaderSampler._look", 2),
-        ("perfkit.measure.phases.Phases.take", 2),
+        ("perfkit.measure.live.Live._look", 2),
         ("perfkit.trace.record.step_ends.optimizer_facts", 0),
     ],
 )

@@ -209,7 +209,7 @@ def test_what_the_profiler_takes_to_start_is_no_time_of_the_loaders(
     monkeypatch.setattr(TorchProfiler, "start", slow_start)
     monkeypatch.setattr(DataLoaderSampler, "skip", lambda _, seconds: skipped_s.append(seconds))
     with Recorder(steps=1, warmup=2, late=True) as recorder:
-        for _ in range(2):
+        for _ in torch.utils.data.DataLoader([0, 1]):
             recorder.step()
     assert skipped_s[-1] >= 0.2
 

@@ -358,7 +358,7 @@ def waterfall_beside(
             )
     recorded = _lanes(trace, steps, host, far)
     n = max(len(recorded.steps_ns), 1)
-    works_us = device_step_us(trace, steps)
+    works_us = device_step_us(trace, steps) if trace.has_device else None
     lanes = recorded.on_plain(plain_ms and plain_ms * 1e6, works_us and works_us * 1e3)
     total = lanes.whole_ns
     gives_gains = trace.has_device or trace.source == RECORDED_HERE
@@ -498,7 +498,6 @@ def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit
     }
     device, doubts = device_layers(trace)
     cells = paint(steps.start_ns, steps.end_ns, [layers[name] for name, _ in _HOST[:-1]], device)
-    idle = idle_causes(trace, steps)
     worked = cells[:, :-1].any(axis=(1, 2)) | cells[:, :, :-1].any(axis=(1, 2))
     kept = np.flatnonzero(worked) if worked.any() else np.arange(len(steps))
     cells = cells[kept]
@@ -517,6 +516,7 @@ def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit
         return _on_the_host(far, counted_us, own, lengths, paced, tuple(doubts))
     lane: dict[str, int] = {"communication": int(cells[:, :, 1].sum())}
     lane["copy"] = int(cells[:, :, 2].sum())
+    idle = idle_causes(trace, steps)
     for causes in (idle[i] for i in kept.tolist()):
         for cause, ns in causes.items():
             name = _IDLE.get(cause, cause)

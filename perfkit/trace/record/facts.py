@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,21 +75,42 @@ class FactsWatch:
     def __init__(self) -> None:
         self.contention: CpuContention | None = None
         self._compiled: CompileReport | None = None
-        self._loaders = DataLoaderSampler()
+        self._loads = False
+        self._loaders: DataLoaderSampler | None = None
         self._gc = GcPauses()
-        self.step_ended, self.skip = self._loaders.look, self._loaders.skip
-        self.close = self._gc.stop
+        self._watch_no_loaders: Callable[[], None] = _nothing
 
     def start(self) -> None:
         """Begin, in the thread whose steps are recorded."""
         self._mark = ContentionMark()
         self._compile_watch = CompileWatch()
+        self._watch_no_loaders = torch_compat.watch_loader_iterators(self._loader_is_used)
         self._gc.start()
+
+    def close(self) -> None:
+        """Leave no hook."""
+        self._watch_no_loaders()
+        self._gc.stop()
+
+    def _loader_is_used(self, is_batch: bool, source: Any) -> None:
+        self._loads = True
+
+    def step_ended(self) -> None:
+        """A step is over; in the thread whose steps are recorded."""
+        if self._loads:  # else there are no workers to look at
+            self._loaders = self._loaders or DataLoaderSampler()
+            self._loaders.look()
+
+    def skip(self, seconds: float) -> None:
+        """So long the loop stood still for perfkit."""
+        if self._loaders is not None:
+            self._loaders.skip(seconds)
 
     @property
     def failure(self) -> Failure | None:
         """Why a part of it stopped by itself; None where none did."""
-        return self._gc.instrument.failure or self._loaders.instrument.failure
+        loaders = None if self._loaders is None else self._loaders.instrument.failure
+        return self._gc.instrument.failure or loaders
 
     def recording_begins(self, *, late: bool) -> None:
         """The steps that follow are recorded."""
@@ -102,7 +123,8 @@ class FactsWatch:
         self.close()
         if has_steps:
             self.contention = self._mark.until_now()
-        self._loaders.look(now=True)
+        if self._loaders is not None:
+            self._loaders.look(now=True)
 
     def region_ends(self) -> None:
         """So does the region."""
@@ -121,10 +143,14 @@ class FactsWatch:
             n_threads=torch.get_num_threads(),
             n_cores=usable_cpus(),
             gc_pauses_ms=tuple(self._gc.pauses_ms),
-            loading=self._loaders.result(),
+            loading=None if self._loaders is None else self._loaders.result(),
             compiled=self._compiled,
             expandable_segments=expandable,
         )
+
+
+def _nothing() -> None:
+    return None
 
 
 class GcPauses:
