@@ -19,9 +19,7 @@ _A_LITTLE = "The machine was a little busy: the hypervisor took 6 % of the cores
 
 def _leave(folder: Path, busy: dict[int, tuple[str, float]]) -> str:
     """Two ranks, of which rank 1 waits 8 ms longer for data; what the report says."""
-    record = RankRecord(
-        0, "train.py", "finished", "Compute-bound.", 4.0, 40, 20.0, {}, None, None, "", None, 1
-    )
+    record = RankRecord(0, "train.py", "Compute-bound.", 40, 20.0, {}, None, None, "", None, 1)
     rows = np.zeros((40, len(PHASES)), dtype=np.float32)
     rows[:, PHASES.index("data_wait")], rows[:, PHASES.index("backward")] = 10.0, 28.0
     late = rows.copy()

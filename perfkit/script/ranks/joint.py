@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import SPOILS_FROM
+from perfkit.base.plain import fields
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
 from perfkit.script.ranks.heartbeat import (
     FINISHED,
@@ -113,32 +114,17 @@ class RankedRun(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON types; times in ms a step."""
         compared = self.compared
-        return {
-            "type": "ranks",
-            "program": self.program,
-            "sentence": self.sentence,
-            "doubt": self.doubt,
-            "world_size": self.world_size,
-            "ranks": [asdict(one) for one in self.ranks],
-            "culprits": list(self.culprits),
-            "late": None if self.late is None else asdict(self.late),
-            "collectives": None
-            if compared is None
-            else {
-                "n": compared.n_collectives,
-                "skew_ms": compared.skew_ms,
-                "transfer_ms": compared.transfer_ms,
-                "stragglers": list(compared.stragglers),
-                "waits": [
-                    {"rank": who, "for_rank": whom, "ms_per_step": ms}
-                    for (who, whom), ms in compared.waits_ms.items()
-                ],
-            },
-            "memory_imbalance": self.memory_imbalance,
-            "batch_imbalance": self.batch_imbalance,
-            "warnings": list(self.warnings),
-            "provenance": self.provenance.to_dict(),
+        collectives = compared and {
+            "n": compared.n_collectives,
+            "skew_ms": compared.skew_ms,
+            "transfer_ms": compared.transfer_ms,
+            "stragglers": compared.stragglers,
+            "waits": [
+                {"rank": who, "for_rank": whom, "ms_per_step": ms}
+                for (who, whom), ms in compared.waits_ms.items()
+            ],
         }
+        return fields(self, without=("compared",), type="ranks", collectives=collectives)
 
 
 def joint(
@@ -147,7 +133,7 @@ def joint(
     world_size: int,
     *,
     here: Sequence[int] | None = None,
-    hung_after_s: float | None = None,
+    hung: bool = False,
 ) -> RankedRun:
     """The report on what the ranks left in the folder.
 
@@ -156,8 +142,8 @@ def joint(
         ranks: those that it is to tell of.
         world_size: how many the job has.
         here: those on this machine; by default all. What has not ended on another one died.
-        hung_after_s: whoever ended the job did so after this long without a step. By default what
-            took 20 s and ten usual steps hung.
+        hung: whoever ended the job did so because it made no step. By default a job hung whose
+            last step took 20 s and ten usual steps.
     """
     here, local = ranks, ranks if here is None else here
     statuses = read_statuses(folder, here)
@@ -177,7 +163,7 @@ def joint(
     compared = ranks_of(said) if len(said) > 1 else None
     if compared is not None and not compared.n_collectives:
         compared = None
-    culprits, failed = _culprits(here, statuses, alive, hung_after_s)
+    culprits, failed = _culprits(here, statuses, alive, hung=hung)
     missing = [rank for rank in here if rank not in records]
     return RankedRun(
         program=program,
@@ -219,21 +205,16 @@ def _ended(status: Status | None, is_alive: bool) -> str:
 
 
 def _culprits(
-    here: Sequence[int],
-    statuses: Mapping[int, Status],
-    alive: set[int],
-    hung_after_s: float | None,
+    here: Sequence[int], statuses: Mapping[int, Status], alive: set[int], *, hung: bool
 ) -> tuple[tuple[int, ...], str]:
     """The ranks that ended the job, and the sentence; nothing where it finished."""
-    if hung_after_s is not None:
-        return _hung(statuses, hung_after_s)
     # a launcher ends the others only after the first has failed, and whoever exchanged data with
     # that rank failed because of it
     failed = [s for s in statuses.values() if s.ended != FINISHED and s.rank not in alive]
-    if all(s.ended.startswith(ENDED_BY_SIGTERM) for s in failed):
+    if hung or all(s.ended.startswith(ENDED_BY_SIGTERM) for s in failed):
         unseen = [rank for rank in here if rank not in statuses]
         if not unseen:
-            return _hung(statuses, None)
+            return _hung(list(statuses.values()), surely=hung)
         was = f"Rank {unseen[0]} was" if len(unseen) == 1 else f"{len(unseen)} ranks were"
         return tuple(unseen), (
             f"{was} never seen: the launcher was to start {len(here)} processes here, and "
@@ -252,15 +233,11 @@ def _culprits(
     return (first.rank,), f"{sentence}{ended}."
 
 
-def _hung(
-    statuses: Mapping[int, Status], hung_after_s: float | None
-) -> tuple[tuple[int, ...], str]:
-    latest_s = max((s.at_s for s in statuses.values()), default=0.0)
-    running = [s for s in statuses.values() if s.ended != FINISHED]
-    if hung_after_s is None:
-        usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
-        hung_after_s = max(_HUNG_AFTER_S, 10 * usual_s)
-    if not running or quiet_s(running, latest_s) < hung_after_s:
+def _hung(statuses: Sequence[Status], *, surely: bool) -> tuple[tuple[int, ...], str]:
+    latest_s = max((s.at_s for s in statuses), default=0.0)
+    running = [s for s in statuses if s.ended != FINISHED]
+    usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
+    if not surely and quiet_s(running, latest_s) < max(_HUNG_AFTER_S, 10 * usual_s):
         return (), ""
     return tuple(s.rank for s in running if not s.waits_in), words_of_hung(running, latest_s)
 

@@ -142,7 +142,7 @@ def run_workload(
         job = next((j for j in jobs if j.process.returncode), jobs[0])
         failures = tuple(_why_restarted(job, how.ranks))
         report = replace(
-            job.report(how.ranks, how.hang_s if hung else None),
+            job.report(how.ranks, hung=hung),
             program=getattr(workload, "__name__", type(workload).__name__),
         )
         failure = _failure(report, job, folder, "\n".join(tail), hung=hung)

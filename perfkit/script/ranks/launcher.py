@@ -106,16 +106,14 @@ class TorchRun:
                 os.kill(status.pid, signal.SIGKILL)
         _wait_while(lambda: any(map(lives, left)), _KILLED_WITHIN_S)
 
-    def report(self, n_here: int, hung_after_s: float | None = None) -> RankedRun:
-        """The report on all ranks, after the end.
+    def report(self, n_here: int, *, hung: bool = False) -> RankedRun:
+        """The report on all ranks, of which there were to be so many, after the end.
 
-        Args:
-            n_here: how many there were to be.
-            hung_after_s: if the job was ended for it: so long no rank had made a step.
+        ``hung`` where the job was ended because no rank made a step.
         """
         from perfkit.script.ranks.joint import joint
 
-        return joint(self.attempt, range(n_here), n_here, hung_after_s=hung_after_s)
+        return joint(self.attempt, range(n_here), n_here, hung=hung)
 
 
 def _wait_while(goes_on: Callable[[], bool], at_most_s: float) -> None:

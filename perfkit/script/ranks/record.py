@@ -30,9 +30,7 @@ class RankRecord:
     Attributes:
         rank: its number.
         program: what it ran.
-        ended: how it ended, in words that follow its name.
         sentence: what bounds its steps.
-        wall_s: from start to end.
         n_steps: its steps.
         step_ms: median step; None without one.
         phase_s: seconds of each phase in the whole run; until its last step where it did not
@@ -50,9 +48,7 @@ class RankRecord:
 
     rank: int
     program: str
-    ended: str
     sentence: str
-    wall_s: float
     n_steps: int
     step_ms: float | None
     phase_s: dict[str, float]
@@ -107,9 +103,7 @@ def keep(
     record = RankRecord(
         rank=rank,
         program=result.program,
-        ended=result.ended,
         sentence=result.sentence,
-        wall_s=result.wall_s,
         n_steps=result.n_steps,
         step_ms=None if steps is None or steps.step is None else steps.step.median,
         phase_s=_phase_s(result, seen),
@@ -127,7 +121,7 @@ def keep(
         numbers = seen.meter.numbers
         phase_ms = np.stack([columns.phase_ms[name] for name in PHASES], axis=1)
         n = min(len(numbers), len(phase_ms))
-        _write(
+        write_atomically(
             folder / f"rank{rank}.npz",
             lambda part: np.savez(
                 part, numbers=numbers[:n], phase_ms=phase_ms[:n].astype(np.float32)
@@ -138,7 +132,9 @@ def keep(
         path = folder / f"rank{rank}.trace.json.gz"
         write_atomically(path, lambda part: profile.save(part))
     text = json.dumps(record.__dict__)
-    _write(folder / f"rank{rank}.json", lambda part: part.write_text(text, encoding="utf-8"))
+    write_atomically(
+        folder / f"rank{rank}.json", lambda part: part.write_text(text, encoding="utf-8")
+    )
 
 
 def _phase_s(result: WholeRun, seen: TorchWatch | None) -> dict[str, float]:
@@ -176,7 +172,3 @@ def _collectives(result: WholeRun, rank: int) -> dict[str, Any] | None:
         return {**summary_of(result.profile.trace, f"rank {rank}"), "rank": rank}
     except PerfkitError:
         return None
-
-
-def _write(path: Path, fill: Any) -> None:
-    write_atomically(path, fill)
