@@ -64,7 +64,6 @@ _RUNS: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
             "record/region_lines.py",
             "record/step_ends.py",
             "base/line_sampler.py",
-            "record/quiet.py",
             "base/stand_in.py",
         ),
     ),

@@ -24,8 +24,8 @@ from perfkit.base.heard import hear, raised_by_handler
 from perfkit.base.instrument import Instrument
 from perfkit.memory.account import Accountant
 from perfkit.synclint.connections import Connections
+from perfkit.trace.record.deadline import call_in_main_thread
 from perfkit.trace.record.facts import GcPauses
-from perfkit.trace.record.threads import call_in_main_thread
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from perfkit.base import torch_compat
 from perfkit.base.device import here, in_use, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError
 from perfkit.base.forked_exit import let_forks_exit
+from perfkit.base.progress import Progress, left
 from perfkit.base.scratch import scratch_folder
-from perfkit.trace.record.quiet import quiet_profiler
 
 # CUPTI, which records what the device does, stays attached to the process when a profiler stops,
 # and every launch takes longer from then on (pytorch/pytorch#144455): on an H100 1.31 times as long
@@ -25,6 +29,28 @@ from perfkit.trace.record.quiet import quiet_profiler
 # graphs are used (pytorch/pytorch#146604), so there it stays.
 _LET_GO = "TEARDOWN_CUPTI"
 _SAFE_CUDA = (12, 6)
+
+_NOTICE = re.compile(
+    rb"profiler_kineto\.cpp|collection\.cpp|ActivityProfiler|Memory block of unknown size|"
+    rb"\.cpp:\d+\] (profiler_start|profiler_stop|Profiler|CUPTI|Completed Stage)|"
+    # built for CUDA, on a machine without a driver
+    rb"DeviceProperties\.cpp|"
+    # begun in another thread than the first time
+    rb"must run in same thread as registerClient|"
+    rb"^(INFO|STAGE|USDT):",
+)
+_WARNING = "Warning: Profiler clears events"  # torch 2.11
+
+# Both the profiler and file descriptor 2 are the process's. Two threads that turn the latter aside
+# at once would put back what the other had put there: a file that is deleted by then.
+_one_thread = threading.RLock()
+
+# For each event torch takes about 4 µs to end its recording. To read it takes as long again, half
+# of it in torch, which writes a file.
+_END_US = 4.0
+_WRITTEN = 0.5
+# What takes less is not told.
+_SILENT_S = 1.0
 
 
 class TorchProfiler:
@@ -223,3 +249,73 @@ def raw_trace(profile: Any) -> bytes:
                 "set TMPDIR to another folder"
             )
         return path.read_bytes()
+
+
+@contextmanager
+def quiet_profiler() -> Iterator[None]:
+    """Drop what the profiler itself writes to standard error meanwhile; one thread at a time.
+
+    Kineto and torch write it from C++ straight to file descriptor 2, so that is turned aside for
+    the moment. What is no notice of the profiler is written through afterwards.
+    """
+    with _one_thread, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_WARNING)
+        with _quiet_stderr():
+            yield
+
+
+@contextmanager
+def _quiet_stderr() -> Iterator[None]:
+    try:
+        saved = os.dup(2)
+    except OSError:  # no standard error at all
+        yield
+        return
+    try:
+        with tempfile.TemporaryFile() as aside:
+            # sys.stderr is not flushed: we may stand inside of one of its own calls.
+            os.dup2(aside.fileno(), 2)
+            try:
+                yield
+            finally:
+                os.dup2(saved, 2)
+                aside.seek(0)
+                rest = b"".join(line for line in aside if not _NOTICE.search(line))
+                if rest:
+                    os.write(2, rest)
+    finally:
+        os.close(saved)
+
+
+def tell_end(n_events: float) -> None:
+    """Say that torch ends a recording of about so many events, if that takes over a second."""
+    about_s = n_events * _END_US / 1e6
+    if about_s > _SILENT_S:
+        progress = Progress()
+        progress.line(
+            f"perfkit: torch ends its recording of about {n_events / 1e6:.1f} million events; "
+            f"{left(about_s)}"
+        )
+        progress.close()
+
+
+@contextmanager
+def telling_how_far(end_s: float) -> Iterator[Callable[[float], None]]:
+    """Around the reading of a recording: a line that says how far it is, if it takes over a second.
+
+    Args:
+        end_s: how long torch took to end it.
+
+    Yields:
+        A function that takes the share of what torch wrote that has been read, 0 … 1.
+    """
+    progress = Progress(None if end_s > _SILENT_S else False)
+
+    def read(share: float) -> None:
+        share = _WRITTEN + (1 - _WRITTEN) * share
+        progress.line(f"perfkit: reading the recording, {share:.0%}, {left(end_s * (1 - share))}")
+
+    progress.line(f"perfkit: reading the recording, {left(end_s)}")
+    yield read
+    read(1.0)
+    progress.close()

@@ -36,17 +36,22 @@ from perfkit.trace.read.columns import DEVICE_CATEGORIES, RECORDED_HERE, Categor
 from perfkit.trace.read.load import load
 from perfkit.trace.read.steps import REGION_MARK
 from perfkit.trace.record.cost import Cost, ratio_interval
-from perfkit.trace.record.deadline import Deadline
+from perfkit.trace.record.deadline import Deadline, call_in_main_thread
 from perfkit.trace.record.elsewhere import elsewhere
 from perfkit.trace.record.facts import FactsWatch
 from perfkit.trace.record.lists import with_lists
-from perfkit.trace.record.profiler import TorchProfiler, raw_trace, stays_attached, wait_for_devices
-from perfkit.trace.record.reading import tell_end, telling_how_far
+from perfkit.trace.record.profiler import (
+    TorchProfiler,
+    raw_trace,
+    stays_attached,
+    tell_end,
+    telling_how_far,
+    wait_for_devices,
+)
 from perfkit.trace.record.recording import Recording
 from perfkit.trace.record.region_lines import RegionLines, in_trace_time
 from perfkit.trace.record.step_ends import StepEnds
 from perfkit.trace.record.step_log import PATIENCE, Asked, EndedBy, StepLog, median
-from perfkit.trace.record.threads import call_in_main_thread
 
 STEPS = 6
 WARMUP = 2

@@ -23,7 +23,7 @@ from perfkit.measure.clock import clock_in_use
 from perfkit.measure.compare import Interval, ratio_interval
 from perfkit.measure.summary import Summary, summarize
 from perfkit.show.document import Document, Table, document_for
-from perfkit.trace.record.quiet import quiet_profiler
+from perfkit.trace.record.profiler import quiet_profiler
 
 NO_PROFILER = "no profiler"
 _FEWEST_BLOCKS = 6  # fewer cannot give a 95 % interval; see perfkit.measure.compare
