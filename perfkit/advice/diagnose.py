@@ -83,8 +83,7 @@ def diagnose(
 ) -> Diagnosis:
     """Name the bound and run every rule.
 
-    On a busy machine times are not the code's own. What the run lost to others bounds by how much
-    a share can be wrong: a finding stays where it survives that, with the bound that is left.
+    On a busy machine times are not the code's own: then findings have no bound.
 
     Args:
         case: what is known about the steps.
@@ -107,7 +106,9 @@ def diagnose(
     found += (grows := steps_grow(growth, busy))
     found = _joined([_with_ceiling(f, case) for f in state], _without_the_same(found, state))
     if busy is not None and busy.spoils:
-        found = [_beside_others(f, busy.lost) for f in found if f.rule not in _NEEDS_CORES]
+        taken = f"other programs may have taken {fmt_share(busy.lost)} of the time"
+        found = [f for f in found if f.rule not in _NEEDS_CORES]
+        found = [_without_bound(f, taken) if f.gain_at_most > 1 else f for f in found]
     found = _each_line_once(found)
     has_place = any(f.line for f in found)
     found.sort(key=lambda f: (not f.is_state, has_place and _is_vague(f), -f.gain_at_most, f.rule))
@@ -196,8 +197,6 @@ def _each_line_once(found: list[Finding]) -> list[Finding]:
 
 # What helps only with cores that nobody else uses.
 _NEEDS_CORES = ("one-thread",)
-# What was lost to other programs bounds nothing beyond this share of the time.
-_MOST_LOST = 0.5
 # What says of a line how much time it takes, and not why.
 _TIMED = ("outside-the-steps", "steps-grow")
 # State findings → rules that say the same, from a trace and with less.
@@ -253,24 +252,6 @@ def _with_ceiling(finding: Finding, case: Case) -> Finding:
     if gain >= MOST_GAIN:
         return replace(finding, gain_at_most=gain)
     return replace(finding, gain_at_most=gain, formula=formula, has_bound=True)
-
-
-def _beside_others(finding: Finding, lost: float) -> Finding:
-    """A finding of a run that lost so much of its time to other programs.
-
-    All of that may have been outside of the part that the finding is about: then its share is
-    larger without. Beyond half of the time no bound is known.
-    """
-    if not finding.has_bound or finding.gain_at_most <= 1.0:
-        return finding
-    share = 1.0 - 1.0 / finding.gain_at_most
-    gain, formula = amdahl(min(share / (1.0 - min(lost, _MOST_LOST)), 1.0))
-    return replace(
-        finding,
-        gain_at_most=max(gain, finding.gain_at_most),
-        formula=f"{formula}; with all that others may have taken",
-        has_bound=lost < _MOST_LOST,
-    )
 
 
 _CANNOT_READ = "No rule can tell what to change without this device's work."
