@@ -26,10 +26,13 @@ def _first_screen(of: Document) -> list[str]:
         return list(_blocks(of, brief=True))
     chips = " · ".join(doubt.chip for doubt in of.doubts)
     head = [beside(of.headline, of.figure), *([wrap(f"! {chips}", hang="  ")] if chips else [])]
-    bars = "\n".join(line_bar(bar.title.partition(" (")[0], bar.segments) for bar in of.bars)
+    bars = "\n".join(
+        line_bar(bar.title.partition(" (")[0].partition(", ")[0], bar.segments) for bar in of.bars
+    )
     tables = [_table(t) for t in of.tables if t.rows and t.brief]
     advice = [wrap(f"- {a}", hang="  ") for a in of.advice]
-    said = filter(None, ("\n".join(head), bars, "\n".join(advice)))
+    drawn = [one.as_text() for one in of.pictures[: not bars] if not one.folds]
+    said = filter(None, ("\n".join(head), bars, *drawn, "\n".join(advice)))
     foot = [wrap(of.foot[-1], hang="  ")] if of.foot else []
     foot += [wrap(f"More with -v, or print(result.to_text()): {more}.", hang="  ")
              for more in [", ".join(_left_out(of))] if more]  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfkit.base.words import fmt_share
-from perfkit.show._text import WIDTH, table
+from perfkit.show._text import WIDTH, clip, table
 from perfkit.show.document import Segment
 
 # name -> (colour, ink on it with a contrast of at least 4.5:1, pattern of report.css)
@@ -94,7 +94,7 @@ def line_bar(title: str, segments: Sequence[Segment], *, width: int = 60) -> str
         for glyph, s, share in zip(_glyphs(segments), segments, _shares(segments), strict=True)
         if share
     ]
-    lines = [f"{drawn} {title}".rstrip(), ""]
+    lines = [f"{drawn} {clip(title, WIDTH - len(drawn) - 1)}".rstrip(), ""]
     for one in key:
         if len(lines[-1]) + 2 + len(one) > WIDTH:
             lines.append("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from perfkit.base.device import of
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
@@ -70,6 +71,8 @@ def _account(account: MemoryAccount) -> Document:
         name="memory",
         kind="memory",
         sentence=_sentence(account),
+        headline="" if quiet else _headline(account),
+        figure=f"{fmt_bytes(devices[0].rise_bytes)} above the start" if not quiet else "",
         warnings=account.warnings,
         bars=()
         if quiet
@@ -92,6 +95,24 @@ def _account(account: MemoryAccount) -> Document:
             if d.curve.n_events
         ),
     )
+
+
+def _headline(account: MemoryAccount) -> str:
+    main = account.devices[0]
+    name, nbytes = max(main.at_peak_bytes.items(), key=lambda item: item[1])
+    most = f", {fmt_share(nbytes / main.peak_bytes)} {name}" if main.peak_bytes else ""
+    peak = f"peak {fmt_bytes(main.peak_bytes)}{most}."
+    if account.out_of_memory and account.requested_bytes:
+        return (
+            f"Out of memory: an allocation of {fmt_bytes(account.requested_bytes)} failed; {peak}"
+        )
+    if account.out_of_memory:
+        return f"Out of memory: {peak}"
+    if account.ended_by:
+        return f"Until {account.ended_by}: {peak}"
+    if not account.complete:
+        return f"First {_counted(account.n_steps, 'optimizer step')}: {peak}"
+    return _capital(peak)
 
 
 def _sentence(account: MemoryAccount) -> str:
@@ -207,6 +228,7 @@ def _category_table(device: DeviceAccount) -> Table:
         align="<>>>>>",
         code="......",
         open=True,
+        brief=False,
     )
 
 
@@ -270,6 +292,7 @@ def _module_table(device: DeviceAccount) -> Table:
         ),
         align="<>><",
         code="....",
+        brief=False,
     )
 
 
@@ -477,26 +500,37 @@ def _fit(fit: Fit) -> Document:
     return Document(
         name="fit",
         sentence=_fit_sentence(fit),
+        headline=_fit_headline(fit),
+        figure=f"{fmt_bytes(fit.with_margin_bytes)} with the margin",
         warnings=fit.warnings,
         bars=(_bar(title, _segments(fit.at_peak_bytes)),) if fit.peak_bytes else (),
-        tables=(_gpu_table(fit), _line_table(peak), _module_table(peak)) if fit.peak_bytes else (),
+        tables=(_gpu_table(fit), replace(_line_table(peak), brief=False), _module_table(peak))
+        if fit.peak_bytes
+        else (),
         foot=tuple(foot),
+    )
+
+
+def _fit_headline(fit: Fit) -> str:
+    what = "The batch" if fit.batch is None else f"A batch of {fmt_count(fit.batch)}"
+    return f"{what} needs {fmt_bytes(fit.peak_bytes)}{_where_it_fits(fit)}."
+
+
+def _where_it_fits(fit: Fit) -> str:
+    fitting = [gpu.gb for gpu in fit.gpus if gpu.fits]
+    if not fit.gpus:
+        return ""
+    return (
+        f": it fits from {min(fitting):g} GB on" if fitting else ": it fits on none of these GPUs"
     )
 
 
 def _fit_sentence(fit: Fit) -> str:
     what = "The batch" if fit.batch is None else f"A batch of {fmt_count(fit.batch)}"
-    sentence = (
+    return (
         f"{what} needs {fmt_bytes(fit.peak_bytes)} (predicted), "
-        f"{fmt_bytes(fit.with_margin_bytes)} with the margin"
+        f"{fmt_bytes(fit.with_margin_bytes)} with the margin{_where_it_fits(fit)}."
     )
-    fitting = [gpu for gpu in fit.gpus if gpu.fits]
-    if not fit.gpus:
-        return f"{sentence}."
-    if not fitting:
-        return f"{sentence}: it fits on none of these GPUs."
-    smallest = min(fitting, key=lambda gpu: gpu.gb)
-    return f"{sentence}: it fits from {smallest.gb:g} GB on."
 
 
 def _gpu_table(fit: Fit) -> Table:

@@ -12,7 +12,7 @@ from perfkit.show.run_picture import alternative, png
 
 def bundle(run: RunSummary) -> dict[str, Any]:
     """What is displayed when a watched loop is over: text, and HTML with the picture."""
-    said = mime_bundle(run, verbose=True)
+    said = mime_bundle(run)
     shown = {form: said[form] for form in ("text/plain", "text/html")}
     if run.step is None:
         return shown

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from typing import TYPE_CHECKING
 
+from perfkit.advice.diagnose import first_clause
 from perfkit.base.printable import printable
 from perfkit.base.words import (
     ABSENT,
@@ -33,6 +35,7 @@ from perfkit.show.document import Bar, Document, Segment, Table, document_for
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_INTERVAL = re.compile(r" \[[^\]]*\]")
 _WHICH = {False: "first ÷ second", True: "second ÷ first"}
 _BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's palette
 _IN_MS = {"µs": 1e-3, "us": 1e-3, "ms": 1.0, "s": 1e3}
@@ -135,9 +138,11 @@ def _run(run: RunSummary) -> Document:
     return Document(
         name="watched run",
         sentence=run.sentence,
+        headline=first_clause(_INTERVAL.sub("", run.sentence)),
+        figure=f"{fmt_ms(run.step.median)} a step" if run.step is not None else "",
         lines=(_extent(run), *phase_lines(run)),
         bars=(Bar(f"Mean step, {fmt_ms(run.mean_step_ms)}", segments),) if segments else (),
-        tables=(Table(("", "", "spread (95 % interval or range)"), tuple(rows)),),
+        tables=(Table(("", "", "spread (95 % interval or range)"), tuple(rows), brief=False),),
         kind="run",
         draw=None if run.step is None else functools.partial(run_picture.drawn, run),
         drawn=run_picture.alternative(run),

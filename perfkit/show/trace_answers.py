@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 from perfkit.base.words import (
     fmt_bytes,
@@ -562,6 +562,10 @@ def _waits(a: Ranks) -> Table:
     return _table("For whom the others wait", note, ("rank", "mean", "longest"), rows[:_TOP])
 
 
+# A part of the step that changed by less of it is not what changed.
+_LEAST_CHANGE = 0.02
+
+
 @document_for(Diff)
 def _(a: Diff) -> Document:
     rows = [
@@ -585,11 +589,26 @@ def _(a: Diff) -> Document:
     ]
     return Document(
         "difference of two traces",
-        f"A step took {fmt_ms(a.before_step_ms)} before and {fmt_ms(a.after_step_ms)} after "
-        f"({fmt_ratio(a.ratio)} as fast, one run each).",
+        headline=_changed(a),
+        figure=f"{fmt_ms(a.before_step_ms)} → {fmt_ms(a.after_step_ms)}",
+        sentence=f"A step took {fmt_ms(a.before_step_ms)} before and {fmt_ms(a.after_step_ms)} "
+        f"after ({fmt_ratio(a.ratio)} as fast, one run each).",
         warnings=a.warnings,
         tables=(
             _table("Parts of the step", "mean", ("class", "before", "after"), classes),
-            _table("What changed", "per step", header, rows, "c"),
+            replace(_table("What changed", "per step", header, rows, "c"), brief=False),
         ),
     )
+
+
+def _changed(a: Diff) -> str:
+    """How much faster or slower, and the class of the host's time that changed most."""
+    faster = a.ratio >= 1
+    ratio = fmt_ratio(a.ratio if faster else 1 / a.ratio) if a.ratio > 0 else "no"
+    said = f"{ratio} {'as fast' if faster else 'slower'}"
+    parts = {name: y - x for name, (x, y) in a.host_ms.items()}
+    most = (min if faster else max)(parts, key=lambda name: parts[name], default="")
+    if not most or abs(parts[most]) < _LEAST_CHANGE * a.before_step_ms:
+        return f"{said}."
+    before, after = a.host_ms[most]
+    return f"{said}: {most} {fmt_ms(before)} → {fmt_ms(after)}."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from perfkit.base.words import fmt_bound, fmt_ms, fmt_ratio, fmt_share
 from perfkit.show._falls import Fall, Falls
@@ -69,10 +70,12 @@ def _waterfall(of: Waterfall) -> Document:
     return Document(
         name="waterfall",
         sentence=_sentence(of),
+        headline=_headline(of),
+        figure=f"{fmt_ms(of.step_ms)} a step",
         lines=_lines(of),
         warnings=of.warnings,
         pictures=tuple(pictures),
-        tables=(waterfall_table(of), _families(of)),
+        tables=(replace(waterfall_table(of), brief=False), _families(of)),
         foot=_foot(of),
     )
 
@@ -169,6 +172,14 @@ def _families(of: Waterfall) -> Table:
 
 def _largest(of: Waterfall) -> Part | None:
     return max(of.parts, key=lambda p: p.outside_in_ms, default=None)
+
+
+def _headline(of: Waterfall) -> str:
+    first = _largest(of)
+    if first is None or first.outside_in_ms <= _WORTH_A_GAIN * of.step_ms:
+        return f"At least {fmt_share(of.floor_ms / of.step_ms)} of the step is needed."
+    share = fmt_share(first.outside_in_ms / of.step_ms)
+    return f"{share} of the step could go: {_name(first.cause, of)}."
 
 
 def _sentence(of: Waterfall) -> str:

@@ -106,7 +106,7 @@ def test_flags_store_write_and_silence(kit: Notebook, tmp_path: Path) -> None:
     assert shown.bundles == ()
     result = kit.ns["result"]
     assert isinstance(result, MemoryAccount)
-    assert text.read_text(encoding="utf-8") == f"{result}\n"
+    assert text.read_text(encoding="utf-8") == f"{result.to_text()}\n"
     assert json.loads(data.read_text(encoding="utf-8")) == result.to_dict()
 
 

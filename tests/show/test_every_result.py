@@ -57,7 +57,7 @@ def test_it_has_a_document_and_all_its_forms(cls: type) -> None:
     assert isinstance(json.loads(made.to_json()), dict | list)
     bundle = made._repr_mimebundle_()
     assert bundle["text/plain"].strip()
-    assert said.sentence.split()[0] in bundle["text/plain"]
+    assert said.answer.split()[0] in bundle["text/plain"]
     assert bool(said.kind) == (show.RESULT_MIME in bundle)
     json.dumps(bundle, allow_nan=False)
 
