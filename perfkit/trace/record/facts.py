@@ -78,13 +78,16 @@ class FactsWatch:
         self._loads = False
         self._loaders: DataLoaderSampler | None = None
         self._gc = GcPauses()
+        self._instrument = Instrument("the look whether a DataLoader is used")
         self._watch_no_loaders: Callable[[], None] = _nothing
 
     def start(self) -> None:
         """Begin, in the thread whose steps are recorded."""
         self._mark = ContentionMark()
         self._compile_watch = CompileWatch()
-        self._watch_no_loaders = torch_compat.watch_loader_iterators(self._loader_is_used)
+        self._watch_no_loaders = torch_compat.watch_loader_iterators(
+            self._instrument.hook(self._loader_is_used)
+        )
         self._gc.start()
 
     def close(self) -> None:
@@ -110,7 +113,7 @@ class FactsWatch:
     def failure(self) -> Failure | None:
         """Why a part of it stopped by itself; None where none did."""
         loaders = None if self._loaders is None else self._loaders.instrument.failure
-        return self._gc.instrument.failure or loaders
+        return self._instrument.failure or self._gc.instrument.failure or loaders
 
     def recording_begins(self, *, late: bool) -> None:
         """The steps that follow are recorded."""
