@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import perfkit
 from perfkit.advice.findings import Finding
-from perfkit.advice.state.memory import memory_grows
+from perfkit.advice.state.memory import memory_grows, workers_grow
 from perfkit.base.heap import give_back
 from perfkit.measure.memory_looks import MemoryLook
 from perfkit.script.options import Options
@@ -200,6 +200,31 @@ def test_growth_is_told_of_the_process_with_its_workers() -> None:
     healthy = _run(lambda: _workers(False))
     assert healthy.grown is None
     assert "grew from" not in healthy.to_text()
+
+
+class _Bounded(_Cached):
+    def __getitem__(self, i: int) -> torch.Tensor:
+        if len(self.cache) < 16:
+            self.cache[i] = _mib()
+        return self.cache.get(i, _mib())
+
+
+class _Preallocated(_Cached):
+    def __getitem__(self, i: int) -> torch.Tensor:
+        self.cache = torch.zeros(8)
+        self.cache[i % 8] = i
+        return self.cache
+
+
+@pytest.mark.parametrize("kind", [_Cached, _Bounded, _Preallocated])
+def test_a_worker_whose_heap_finds_its_size_keeps_nothing(kind: type[_Cached]) -> None:
+    looks = [MemoryLook(2**k, 2**28, worker_bytes=(2**28 + 2 ** (20 + k),)) for k in range(8)]
+    dataset = kind(True)
+    dataset[0]
+    loader = DataLoader(dataset, num_workers=1)
+    use = SimpleNamespace(n_workers=1, ref=lambda: loader)
+    live: Any = SimpleNamespace(memory=looks, kept={}, loaders={0: use})
+    assert len(list(workers_grow(live))) == (kind is _Cached)
 
 
 def test_a_profiler_of_the_program_explains_what_grows() -> None:

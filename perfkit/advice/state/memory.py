@@ -28,7 +28,6 @@ from perfkit.advice.places import line_of, name_of, only_line_with, shown_line
 from perfkit.advice.state.calls import profiles_all_along
 from perfkit.advice.state.data import has_many_objects
 from perfkit.advice.state.state import state, state_of_now
-from perfkit.base.heap import heap_bytes
 from perfkit.base.words import fmt_bytes, plural
 from perfkit.measure.live import Live
 from perfkit.measure.memory_looks import Rise, free_rise, of_workers, own_rise, rise
@@ -149,11 +148,9 @@ class _Objects:
         nodes: of autograd graphs.
         blocks: that Python's own allocator had handed out.
         types: objects of each, by name.
-        heap: bytes that malloc had handed out; None where that is not known.
         keeper: the container or the tensor that explains the growth, of this look or an earlier
             one.
-        more_nodes, more_blocks, more_heap: by how much these grew, a step; None where that is not
-            known, 0 for graphs that do not double.
+        more_nodes, more_blocks: by how much these grew, a step; 0 for graphs that do not double.
         most_type: of which there are most more objects; empty where there are none.
     """
 
@@ -164,11 +161,9 @@ class _Objects:
     nodes: int
     blocks: int
     types: collections.Counter[str]
-    heap: int | None
     keeper: _Keeper | None = None
     more_nodes: float = 0.0
-    more_blocks: float | None = None
-    more_heap: float | None = None
+    more_blocks: float = 0.0
     most_type: str = ""
 
 
@@ -299,16 +294,12 @@ def _unexplained(grown: Rise, whose: str, seen: _Objects, live: Live) -> Finding
         f"{_rose(grown, 'step')}; no profiler of the program's own is on, no tensor, list or dict "
         "that perfkit sees explains it, no graph is kept"
     ]
-    if seen.more_heap is not None:
-        facts.append(f"malloc hands out {fmt_bytes(seen.more_heap)} more with each step")
-    if seen.more_blocks is not None:
-        more = seen.more_blocks >= 1.0
-        of = f", most of them {seen.most_type}" if seen.most_type else ""
-        facts.append(
-            f"Python's objects grow by {plural(round(seen.more_blocks), 'block')} a step{of}"
-            if more
-            else "Python's objects do not grow: a library written in C or C++ keeps it"
-        )
+    of = f", most of them {seen.most_type}" if seen.most_type else ""
+    facts.append(
+        f"Python's objects grow by {plural(round(seen.more_blocks), 'block')} a step{of}"
+        if seen.more_blocks >= 1.0
+        else "Python's objects do not grow: a library written in C or C++ keeps it"
+    )
     new_shapes = _new_shapes(live)
     return fact(
         "memory-grows",
@@ -438,7 +429,7 @@ _FILLS = re.compile(
 
 
 def _cache_of(dataset: Any) -> tuple[str, str | None]:
-    """What the methods of a data set add entries to, or its cache without a bound; and where."""
+    """What the methods of a data set add entries to and never take out; and where."""
     kind = type(dataset)
     known = {**vars(sys.modules.get(kind.__module__, kind)), **vars(kind)}
     for name, one in known.items():
@@ -454,8 +445,13 @@ def _cache_of(dataset: Any) -> tuple[str, str | None]:
     for number, line in enumerate(lines, first):
         begins = re.match(r"\s*(?:async )?def (\w+)", line)
         method = begins[1] if begins else method
-        if method != "__init__" and (fills := _FILLS.search(line.partition("#")[0])):
-            return f"self.{fills['name']}", shown_line(file, number)
+        fills = _FILLS.search(line.partition("#")[0])
+        if fills is None or method == "__init__":
+            continue
+        name, text = fills["name"], "".join(lines)
+        bounded = rf"len\(self\.{name}\)|del self\.{name}\b|self\.{name}\.(pop\w*|clear)\("
+        if isinstance(getattr(dataset, name, {}), _KINDS) and not re.search(bounded, text):
+            return f"self.{name}", shown_line(file, number)
     return "", None
 
 
@@ -486,7 +482,6 @@ def _look_at_objects(live: Live, what: str, grown: Rise) -> _Objects:
         sum(nodes_of(tensors)),
         sys.getallocatedblocks(),
         collections.Counter({kind.__qualname__: n for kind, n in types.items()}),
-        heap_bytes(),
     )
     live.kept[what] = found
     if before is None or before.step >= step:
@@ -504,8 +499,6 @@ def _look_at_objects(live: Live, what: str, grown: Rise) -> _Objects:
     if found.nodes >= _DOUBLES * before.nodes:
         found.more_nodes = (found.nodes - before.nodes) / apart
     found.more_blocks = (found.blocks - before.blocks) / apart
-    if found.heap is not None and before.heap is not None:
-        found.more_heap = (found.heap - before.heap) / apart
     kind, n = max((found.types - before.types).items(), key=lambda one: one[1], default=("", 0))
     found.most_type = kind if n >= apart else ""
     found.took_s = time.perf_counter() - began_s
