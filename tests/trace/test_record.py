@@ -974,6 +974,19 @@ def test_a_recorder_that_begins_within_a_backward_pass_says_what_became_of_it() 
         _ = recorder.recording
 
 
+def test_a_recorder_that_another_thread_stops_ends_where_it_began() -> None:
+    """The garbage collector may close a generator in any thread; torch refused later profilers."""
+    recorder = Recorder(warmup=0)
+    recorder.start()
+    torch.ones(3).sum()
+    thread = threading.Thread(target=recorder.stop)
+    thread.start()
+    thread.join()
+    assert next((True for _ in range(10**6) if recorder.is_done), False)
+    assert_nothing_runs()
+    assert recorder.recording.trace.is_a(Category.OP).any()
+
+
 def test_the_region_s_own_modes_do_not_see_the_marks() -> None:
     class Seen(TorchDispatchMode):
         def __torch_dispatch__(

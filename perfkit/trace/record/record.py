@@ -229,13 +229,18 @@ class Recorder:
         """End the recording; does nothing if it has ended. Leaves no hook, thread or profiler.
 
         It does not raise: what the region raised is what matters. Only Ctrl-C meanwhile is raised,
-        at the end. Within a backward pass it ends with the pass. Call it in the thread that started
-        it: torch's profiler cannot be stopped in another one.
+        at the end. Within a backward pass it ends with the pass; called in another thread (as the
+        garbage collector calls it for a generator), it ends in the main thread, if it began there.
         """
-        if self.runs_profiler:
-            self._ends.after_pass(partial(surely, self._end))
-        else:
+        if not self.runs_profiler:
             surely(self._end)
+        elif threading.get_ident() != self._thread_id and self._in_main_thread:
+            call_in_main_thread(self._instrument.hook(self._end_after_pass, even_off=True))
+        else:
+            self._end_after_pass()
+
+    def _end_after_pass(self) -> None:
+        self._ends.after_pass(partial(surely, self._end))
 
     def _end(self) -> None:
         self._working = True
