@@ -31,7 +31,7 @@ from perfkit.trace.ask.operators import Operator
 from perfkit.trace.ask.syncs import Sync
 from perfkit.trace.ask.waterfall import NO_DEVICE, Waterfall, waterfall_beside
 from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.events import is_data_wait
+from perfkit.trace.read.events import is_communication, is_data_wait
 from perfkit.trace.read.steps import WHOLE, Steps, find_steps, n_backward_passes
 from perfkit.trace.record.cost import Cost
 from perfkit.trace.record.elsewhere import Elsewhere
@@ -347,6 +347,7 @@ def explain(
         warnings=(
             *recording.warnings,
             *_host_only(case),
+            *_no_exchange(case),
             *_elsewhere_note(of_the_program(outside)),
             *_accumulation(trace, steps),
             *(_passes(trace) if no_step else split.warnings),
@@ -397,6 +398,20 @@ def _host_only(case: Case) -> list[str]:
     if case.unseen_device:
         return [f"the device's work is not here ({case.unseen_device}), so no gain is given"]
     return [NO_DEVICE]
+
+
+def _no_exchange(case: Case) -> list[str]:
+    """That several ranks ran, and no kernel is known by its name to exchange data among them."""
+    info = case.trace.metadata.get("distributedInfo")
+    n_ranks = info.get("world_size") if isinstance(info, dict) else None
+    if not isinstance(n_ranks, int) or n_ranks < 2 or not case.on_device:
+        return []
+    if any(map(is_communication, case.trace.names)):
+        return []
+    return [
+        f"{n_ranks} ranks ran, and no kernel is known as communication: an exchange under another "
+        "name counts as computing"
+    ]
 
 
 def _elsewhere_note(outside: Elsewhere | None) -> list[str]:

@@ -69,9 +69,8 @@ def number_formats(case: Case) -> Iterator[Finding]:
     share = case.device_share(plain)
     if share >= _LEAST_SHARE:
         evidence = [
-            f"matrix products and convolutions outside of tensor cores run for {fmt_share(share)} "
-            f"of each step, most of it in {_longest(case, plain)}; "
-            f"{case.gpu.get('name', 'this GPU')} has tensor cores"
+            f"products outside of tensor cores run for {fmt_share(share)} of each step, the "
+            f"longest in {_longest(case, plain)}"
         ]
         if major >= 8:
             yield found(
@@ -110,8 +109,7 @@ def number_formats(case: Case) -> Iterator[Finding]:
         "32-bits",
         "Arithmetic is on 32 bits, and this GPU is made for 16",
         [
-            f"matrix products and convolutions run in TF32 for {fmt_share(dense)} of each step: "
-            "half the rate of bfloat16",
+            f"products run in TF32, half the rate of bfloat16, for {fmt_share(dense)} of each step",
             f"with what lies between them, {fmt_share(wide)} of each step may move half the bytes",
         ],
         _IN_16_BITS.format("bfloat16")
@@ -192,8 +190,8 @@ def small_grids(case: Case) -> Iterator[Finding]:
         "small-kernels",
         "Kernels are too small for this GPU: not all of its multiprocessors have work",
         [
-            f"idle multiprocessors amount to {fmt_share(share)} of each step: kernels with fewer "
-            f"blocks than these, the longest {_longest(case, small)}"
+            f"idle multiprocessors amount to {fmt_share(share)} of each step, most of it in "
+            f"{_longest(case, small)}"
         ],
         f"{more}  # more work per kernel\nmodel = torch.compile(model)  # fewer, larger kernels",
         cures=("compute",),
@@ -217,9 +215,8 @@ def unfused(case: Case) -> Iterator[Finding]:
         "unfused-kernels",
         f"Memory-bound kernels take {fmt_share(share)} of each step: fuse them",
         [
-            f"{plural(len(moving) / case.n_steps, 'kernel')} a step of normalisation, activation, "
-            "addition and reduction read and write whole tensors, the longest "
-            f"{_longest(case, moving)}"
+            f"{plural(len(moving) / case.n_steps, 'kernel')} a step read and write whole tensors, "
+            f"the longest {_longest(case, moving)}"
         ],
         "model = torch.compile(model)  # one pass over memory for neighbours of this kind\n"
         "# convolutions, first: model.to(memory_format=torch.channels_last)",
@@ -258,8 +255,8 @@ def held_device(case: Case) -> Iterator[Finding]:
         "held-device",
         "The device is idle although work is queued: find out what holds it up",
         [
-            f"for {fmt_share(lost)} of each step ({fmt_ms(case.ms_per_step(lost))}) no recorded "
-            "activity runs, though the host has launched the next one; the trace does not show why",
+            f"for {fmt_ms(case.ms_per_step(lost))} of each step no recorded activity runs, though "
+            "one is queued",
         ],
         f"# {'rocm' if case.is_amd else 'nvidia'}-smi: does another process use this GPU?\n"
         "torch.cuda.synchronize()  # before recording begins: nothing older is in the queue",

@@ -71,8 +71,8 @@ def python(case: Case) -> Iterator[Finding]:
     if (case.idle["host"] if case.on_device else lost) < _LEAST_SHARE:
         return
     evidence = [
-        f"{fmt_ms(case.ms_per_step(share))} of each step ({fmt_share(share)}) are in no torch "
-        "operator and no DataLoader"
+        f"{fmt_ms(case.ms_per_step(share))} of each step ({fmt_share(share)}) are in no operator "
+        "and no DataLoader"
     ]
     if case.on_device:
         evidence.append(f"meanwhile the device is idle for {fmt_share(lost)} of each step")
@@ -109,8 +109,8 @@ def python(case: Case) -> Iterator[Finding]:
         return
     if top is not None:
         evidence.append(
-            f"{fmt_share(top.share)} of the line samples taken in that time fall on {top.place} "
-            f"({top.n_samples} of {inside.n_samples}): {kind.words}"
+            f"{fmt_share(top.share)} of it ({top.n_samples} of {inside.n_samples} samples) is at "
+            f"{top.place}: {kind.words}"
         )
     waits = kind is WAITING
     yield found(

@@ -183,8 +183,7 @@ def communication(case: Case) -> Iterator[Finding]:
         title = "Ranks send each other data (all-to-all) while nothing else runs on the device"
         what_to_do = _SEND_LESS
         more = [
-            f"{fmt_share(part)} of the collectives' time is all-to-all: all wait for the rank that "
-            "has the most to send or comes last"
+            f"{fmt_share(part)} of their time is all-to-all: all wait for who sends most, or last"
         ]
     waits = _waits(case, rows)
     if waits:  # if a rank comes late, to exchange less would not shorten them
@@ -194,10 +193,10 @@ def communication(case: Case) -> Iterator[Finding]:
         "communication",
         title,
         [
-            f"{fmt_share(share)} of each step is communication that no computation hides; "
-            f"{plural(len(rows) / case.n_steps, 'collective')} per step",
-            f"part of it {MAY_WAIT}: the longest took {fmt_ms(float(took_us.max()) / 1e3)}, half "
-            f"of them at most {fmt_ms(float(np.median(took_us)) / 1e3)}",
+            f"{plural(len(rows) / case.n_steps, 'collective')} per step; no computation hides "
+            f"{fmt_share(share)} of it",
+            f"part of it {MAY_WAIT}: longest {fmt_ms(float(took_us.max()) / 1e3)}, median "
+            f"{fmt_ms(float(np.median(took_us)) / 1e3)}",
             *more,
         ],
         what_to_do,
@@ -222,9 +221,8 @@ def _waits(case: Case, rows: Int64) -> str:
     if beyond_us <= _MOSTLY_WAIT * total_us:
         return ""
     return (
-        f"{fmt_share(beyond_us / total_us)} of the collectives' time is beyond what the quickest "
-        "one of their kind takes: most of it is a wait, for a rank that comes later or for a busy "
-        "network"
+        f"{fmt_share(beyond_us / total_us)} of their time is beyond what the quickest one of their "
+        "kind takes: a wait, for a later rank or a busy network"
     )
 
 

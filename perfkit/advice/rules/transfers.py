@@ -26,7 +26,7 @@ _LEAST_SYNC = 0.05
 _LEAST_SHARE, _LEAST_SEARCH = 0.15, 0.1
 
 _READS = (
-    "a value is read on the host (.item(), float(), an `if` on a tensor, print)",
+    "a value is read (.item(), float(), an `if`, print)",
     "running += loss.detach()  # stays on the device\n"
     "if step % 50 == 0:\n"
     "    print(running.item() / 50)  # one sync in fifty steps",
@@ -34,12 +34,12 @@ _READS = (
     "values = torch.stack(values).tolist()  # after the loop: one sync for all",
 )
 _COUNTS = (
-    "the number of hits must be known on the host (nonzero, boolean index)",
+    "the host must know the number of hits (nonzero, boolean index)",
     "loss = torch.where(mask, loss, 0.0).sum() / mask.sum()  # instead of loss[mask].mean()",
     "y = torch.where(mask, x, 0.0)  # instead of x[mask]: keeps the shape",
 )
 _DISTINCT = "ordered = values.sort().values\nn = 1 + (ordered[1:] != ordered[:-1]).sum()"
-_UNIQUE = ("the number of distinct values must be known on the host", _DISTINCT, _DISTINCT)
+_UNIQUE = ("the host must know the number of distinct values", _DISTINCT, _DISTINCT)
 # operator → the wait that it makes: what, and what to do in training and elsewhere
 _INSTEAD = {
     **dict.fromkeys(("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"), _READS),
@@ -47,7 +47,7 @@ _INSTEAD = {
     **dict.fromkeys(("aten::_unique2", "aten::unique_dim"), _UNIQUE),
 }
 _SENT = (
-    "a blocking copy to the device waits for everything that was launched before it",
+    "a blocking copy waits for all that was launched before",
     "loader = DataLoader(dataset, ..., pin_memory=True)  # or x.pin_memory(), once\n"
     "x = x.to(device, non_blocking=True)  # asks for the copy, and goes on",
     "x = torch.empty(shape, pin_memory=True)  # what is filled on the host: in pinned memory\n"
@@ -78,7 +78,7 @@ def sync(case: Case) -> Iterator[Finding]:
         what, in_training, elsewhere = _SENT
     elif not worst.op and "Synchronize" in top and case.trace.is_a(Category.OP).any():
         call = f"torch.{case.device_type}.synchronize()"
-        what = f"the code, or a library, asks to wait ({call}, a stream's or an event's)"
+        what = f"the code, or a library, asks to wait ({call})"
         in_training = (
             f"# only a clock needs to wait, and not in every step:\nif step % 50 == 0:\n    {call}"
         )
@@ -90,8 +90,8 @@ def sync(case: Case) -> Iterator[Finding]:
         [
             f"{plural(times_waited(waits) / case.n_steps, 'sync')} per step, most costly in "
             f"{top}: {what}",
-            f"{fmt_us(sum(s.cost_us for s in waits) / case.n_steps)} of host time per step; until "
-            f"the device gets work again, it idles for {fmt_share(lost)} of each step",
+            f"they take {fmt_us(sum(s.cost_us for s in waits) / case.n_steps)} of the host; the "
+            f"device then idles for {fmt_share(lost)} of each step",
         ],
         in_training if case.trains else elsewhere,
         cures=("sync",),
@@ -119,8 +119,7 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
         "Batches are copied from pageable memory, and nothing hides it",
         [
             f"{plural(len(rows) / case.n_steps, 'copy', 'copies')} a step, "
-            f"{fmt_bytes(n_bytes / case.n_steps)}: for {fmt_share(lost)} of each step the device "
-            "copies or waits for it, and computes nothing"
+            f"{fmt_bytes(n_bytes / case.n_steps)}: for {fmt_share(lost)} of it nothing computes"
         ],
         f"{_SENT[1]}\n# and send uint8: normalise on the device" if case.trains else _SENT[2],
         cures=("copy",),
@@ -189,10 +188,10 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     if lost < _LEAST_SHARE:
         return
     took_us = case.trace.dur_us[case.kernels]
-    told = f"the device idles for {fmt_share(lost)} of each step while the host runs operators"
+    told = [f"the device idles for {fmt_share(lost)} of each step while the host runs operators"]
     if len(took_us):
         n = plural(len(took_us) / case.n_steps, "kernel")
-        told += f": {n} per step, half of them shorter than {fmt_us(float(np.median(took_us)))}"
+        told += [f"{n} per step, half of them shorter than {fmt_us(float(np.median(took_us)))}"]
     if not case.joins_launches:
         what_to_do = (
             "# did the device wait for launches? only a recording that has them can tell:\n"
@@ -213,7 +212,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         "The device waits for the host to launch kernels"
         if case.joins_launches and case.launches_several
         else "The device idles while the host runs operators",
-        [told],
+        told,
         what_to_do
         + "\n# or larger batches: the same launches carry more work" * case.joins_launches,
         cures=("launch",),
