@@ -281,13 +281,13 @@ def test_steps_in_which_the_loop_was_left_are_told(clock) -> None:
             if i == 12:
                 break
     assert (run.summary.n_steps, run.summary.n_unfinished) == (24, 2)
-    assert "24 steps in 2 epochs" in str(run.summary)
+    assert "24 steps in 2 epochs" in run.summary.to_text()
     assert "(2 last ones not timed: no further batch was asked for)" in " ".join(
-        str(run.summary).split()
+        run.summary.to_text().split()
     )
     loop(clock, run := watched(clock, Loader(clock, 5)))
     assert run.summary.n_unfinished == 0
-    assert "unfinished" not in str(run.summary)
+    assert "unfinished" not in run.summary.to_text()
 
 
 @pytest.mark.parametrize(
