@@ -59,6 +59,10 @@ _ALL_STEPS = 8
 _LOOKS_INTO_FROM = 31
 # The workers are asked for their memory from this step on.
 _ASKS_WORKERS = 8
+# In so many steps in a row it is a teacher, or episodes to learn from.
+_TEACHES = 3
+# Within evaluations the rules are asked at most so often: looking at all objects takes long.
+_MOST_ASKED = 12
 # Malloc is asked within a step if its last answer took less.
 _MOST_HEAP_MS = 0.2
 # Bytes of a batch that are kept to compare it with the next one.
@@ -188,7 +192,7 @@ class Live:
         memory: at each look between two steps.
         evaluated: memory before forward passes of the evaluation that goes on, or was the last.
         in_evaluation: whether the rules are asked within it, because it seems to grow.
-        looks_at_evaluation: whether to look at that.
+        looks_at_evaluation: whether to look at that: not where step after step has one.
         kept: what the rules keep from one look to the next.
         n_profiled: looks at which a profiler of the program's own was on.
         evaluated_s: of each step, seconds in forward passes, in evaluation mode, of modules that
@@ -226,7 +230,7 @@ class Live:
         self.evaluated: list[MemoryLook] = []
         self.in_evaluation, self.looks_at_evaluation = False, True
         self._evaluation: tuple[int, tuple[int, ...]] = (-1, ())
-        self._n_evaluated = 0
+        self._n_evaluated = self._in_a_row = self._n_asked = 0
         self.kept: dict[str, Any] = {}
         self.n_profiled = 0
         self._is_ours = is_ours
@@ -380,6 +384,8 @@ class Live:
         first = next(iter(args), None) if isinstance(args, tuple) else None
         now = self.n_steps, tuple(getattr(first, "shape", ()))
         if now[0] != self._evaluation[0]:
+            self._in_a_row = self._in_a_row + 1 if now[0] == self._evaluation[0] + 1 else 0
+            self.looks_at_evaluation = self._in_a_row < _TEACHES
             self.evaluated, self._evaluation, self._n_evaluated = [], now, 0
         self._n_evaluated = n = self._n_evaluated + 1
         # text that is generated grows with each pass, or comes a word at a time beside a cache
@@ -387,7 +393,9 @@ class Live:
             return
         is_quick = all(one.heap_ms < _MOST_HEAP_MS for one in self.memory[-1:])
         self.evaluated.append(look(n, heap=is_quick))
-        if own_rise(self.evaluated, intervals=2, first=2)[0] is not None:
+        grows = own_rise(self.evaluated, intervals=2, first=2)[0] is not None
+        if grows and self._n_asked < _MOST_ASKED:
+            self._n_asked += 1
             self.in_evaluation = True
             try:
                 self._look()

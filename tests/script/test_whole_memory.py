@@ -260,6 +260,21 @@ def _episodes() -> None:
     del episode
 
 
+def _in_each_step() -> None:
+    """What runs without gradients in step after step is a teacher, not an evaluation."""
+    teacher, steps = nn.Linear(8, 2).eval(), []
+    batch = torch.ones(2**18, 8)
+
+    def note(loss: torch.Tensor) -> None:
+        steps.append(1)
+        outputs = []
+        with torch.no_grad():
+            for _ in range(32 if len(steps) < 8 else 0):
+                outputs.append(teacher(batch))
+
+    _train(note)
+
+
 def _text() -> None:
     """Beside a cache a word comes at a time."""
     model, cache = nn.Embedding(8, 2).eval(), []
@@ -269,7 +284,9 @@ def _text() -> None:
             cache.append(_mib(8))
 
 
-@pytest.mark.parametrize("loop", [_buffer_that_is_full, _history_with_a_bound, _episodes, _text])
+@pytest.mark.parametrize(
+    "loop", [_buffer_that_is_full, _history_with_a_bound, _episodes, _in_each_step, _text]
+)
 def test_what_is_to_be_kept_is_no_finding(loop: Callable[[], None]) -> None:
     run = _run(loop)
     assert not {f.rule for f in run.findings} & _RULES

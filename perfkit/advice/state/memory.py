@@ -203,13 +203,12 @@ def evaluation_accumulates(live: Live) -> Iterator[Finding]:
             keeper = seen.keeper
             if found and keeper is not None and keeper.name and keeper.tensor is not None:
                 before = live.kept["accumulates"] = found, live.n_steps, keeper.tensor
-    if before is None:
+    if before is None or not live.looks_at_evaluation:
         return
     found, n_steps, kept = before
     if live.n_steps > n_steps and kept() is not None:
         # what training goes on with was no evaluation, but, say, episodes to learn from
         live.looks_at_evaluation = False
-        live.kept["accumulates"] = None
         return
     yield found
 
