@@ -26,7 +26,6 @@ from perfkit.show._per_step import a_step, each_step, per_step
 from perfkit.show.counted import compile_sentence, compile_tables
 from perfkit.show.document import Bar, Document, Doubt, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
-from perfkit.show.limit import limit_sentence
 from perfkit.show.waterfall import waterfall_picture, waterfall_table
 from perfkit.trace.ask.breakdown import Breakdown
 from perfkit.trace.ask.operators import Operator, Operators
@@ -197,6 +196,8 @@ def _limit_line(p: Profile) -> str:
         return ""
     if (p.limit.ratio or 0.0) > _FARTHEST:
         return ""  # hardly anything of the work ran on the device, or could be counted
+    from perfkit.show.limit import limit_sentence
+
     said = limit_sentence(p.limit)
     low = any("peaks are too low" in words for words in p.limit.warnings)
     return f"{said} {_MEASURE_AGAIN}" if said and low else said

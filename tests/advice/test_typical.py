@@ -154,7 +154,7 @@ def test_what_a_device_idles_for_is_told_beside_what_it_computes() -> None:
     diagnosis = explain(load(sim.json())).diagnosis
     assert diagnosis.bound_by == "data"
     assert re.match(
-        r"Partly data-bound: in \d+ % of each step the device is idle, waiting for data; "
+        r"Partly data-bound: for \d+ % of each step the device waits for data; "
         r"the device "
         r"computes for \d+ %",
         diagnosis.sentence,
