@@ -112,6 +112,9 @@ def diagnose(
     found = _each_line_once(found)
     has_place = any(f.line for f in found)
     found.sort(key=lambda f: (not f.is_state, has_place and _is_vague(f), -f.gain_at_most, f.rule))
+    # within the steps and outside of them: what gains more says it
+    first_said = {(f.title, f.line): f for f in reversed(found)}
+    found = [f for f in found if first_said[f.title, f.line] is f]
     if case.is_file and not case.on_device:
         found = [_without_bound(f, "a trace without a device does not carry one") for f in found]
     if case.on_device and not case.joins_launches:

@@ -480,6 +480,21 @@ def test_a_busy_machine_hides_no_finding_and_bounds_none() -> None:
     assert same.gain_at_most == one.gain_at_most  # they are sorted by it
 
 
+def test_a_line_that_costs_time_in_steps_and_outside_of_them_is_told_once() -> None:
+    trace = load(cpu_training(6).json())
+    split = breakdown(trace, find_steps(trace))
+    inside = Finding("host-python", "A tensor is made", (), "", 3.0, "", line="a.py:1: x")
+    rest = dataclasses.replace(inside, rule="outside-the-steps", gain_at_most=1.2)
+    other = dataclasses.replace(rest, line="a.py:9: y")
+    told = diagnose(
+        Case(trace, find_steps(trace), split),
+        summarize(split.wall_ms),
+        "simulated",
+        state=[rest, inside, other],
+    )
+    assert [f for f in told.findings if f.title == inside.title] == [inside, other]
+
+
 def test_a_little_steal_weakens_the_verdict_and_hides_no_finding() -> None:
     """A hypervisor that took 5.4 % of the cores' time hid every finding."""
     trace = load(cpu_training(6, wait=900, loader=SINGLE).json())
