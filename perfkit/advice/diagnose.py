@@ -110,8 +110,7 @@ def diagnose(
         found = [f for f in found if f.rule not in _NEEDS_CORES]
         found = [_without_bound(f, taken) if f.gain_at_most > 1 else f for f in found]
     found = _each_line_once(found)
-    has_place = any(f.line for f in found)
-    found.sort(key=lambda f: (not f.is_state, has_place and _is_vague(f), -f.gain_at_most, f.rule))
+    found = _places_first(found)
     # within the steps and outside of them: what gains more says it
     first_said = {(f.title, f.line): f for f in reversed(found)}
     found = [f for f in found if first_said[f.title, f.line] is f]
@@ -174,12 +173,26 @@ def first_clause(sentence: str) -> str:
     return f"{': '.join(first.rstrip('.').split(': ')[:2])}."
 
 
-# What is told of a whole step, of no line or object: where a place is known, that goes first.
+# What is told of a whole step, of no line or object.
 _VAGUE = ("host-python", "one-thread", "small-calls", "tiny-ops")
 
 
-def _is_vague(finding: Finding) -> bool:
-    return finding.rule in _VAGUE and finding.line is None
+def _places_first(found: list[Finding]) -> list[Finding]:
+    """Facts, then what has a place or acts on an object; what helps any step, or loader, last."""
+    has_place = any(f.line for f in found)
+    slow_loading = any(  # at a line of which it is known what it does
+        f.rule == "outside-the-steps" and f.cures == OF_LOADING and "DataLoader" not in f.what_to_do
+        for f in found
+    )
+
+    def rank(f: Finding) -> tuple[bool, bool, float, str]:
+        is_general = (has_place and f.rule in _VAGUE and f.line is None) or (
+            slow_loading and f.rule.startswith("dataloader-")
+        )
+        return not f.is_state, is_general, -f.gain_at_most, f.rule
+
+    kept = (f for f in found if not (has_place and f.rule == "host-python" and f.line is None))
+    return sorted(kept, key=rank)
 
 
 def _each_line_once(found: list[Finding]) -> list[Finding]:
@@ -229,6 +242,7 @@ def _joined(state: list[Finding], found: list[Finding]) -> list[Finding]:
     """Both; what a fact says of a line, and what is known of its time, becomes one finding."""
     for at, one in enumerate(state):
         same = [f for f in found if f.rule in _TIMED and f.line and f.line == one.line]
+        found = [f for f in found if f not in same]
         if same and not one.has_bound:
             other = max(same, key=lambda f: f.gain_at_most)
             state[at] = replace(
@@ -238,7 +252,6 @@ def _joined(state: list[Finding], found: list[Finding]) -> list[Finding]:
                 formula=other.formula,
                 has_bound=other.has_bound,
             )
-            found = [f for f in found if f not in same]
     return [*state, *found]
 
 

@@ -17,8 +17,8 @@ def as_text(document: Document, *, brief: bool = False) -> str:
 
 # Lines that a terminal of its usual size shows at once.
 _SCREEN = 25
-# Lines of code that a finding on the first screen shows at most: as many as find room.
-_CODE_LINES = (10, 7, 5, 4, 3, 2, 1, 0)
+# Lines of code that the first finding shows at most, and each other one: as many as find room.
+_CODE_LINES = ((10, 10), (10, 6), (10, 4), (10, 3), (8, 2), (8, 1), (8, 0), (6, 0), (4, 0), (2, 0))
 
 
 def _first_screen(of: Document) -> list[str]:
@@ -39,9 +39,10 @@ def _first_screen(of: Document) -> list[str]:
     before, last = list(said), "\n".join(foot)
     beyond = tables + [_indented(f"{fold.title}:", fold.body) for fold in of.folds]
     beyond += ["\n\n".join(_first_screen(section)) for section in of.sections]
-    for most in _CODE_LINES:
+    for first, other in _CODE_LINES:
         findings = "\n".join(
-            _first_finding(i, found, most) for i, found in enumerate(of.findings, 1)
+            _first_finding(i, found, first if i == 1 else other)
+            for i, found in enumerate(of.findings, 1)
         )
         screen = list(filter(None, (*before, findings, *beyond, last)))
         if "\n\n".join(screen).count("\n") < _SCREEN:
