@@ -87,7 +87,7 @@ def steps_grow(growth: Growth | None, busy: CpuContention | None) -> tuple[Findi
         return ()
     gain, formula = amdahl(growth.share)
     kind = kind_of_source(growth.source)
-    goes_back = kind is BACKWARD or growth.phase.endswith(" in backward")
+    goes_back = kind is BACKWARD or growth.phase.endswith("in the backward pass")
     known = kind in (GROWS, LOGGING, SLEEP, WAITING)
     more = f"{fmt_s(growth.seconds)} more, {fmt_share(growth.share)} of their time"
     below = f"; {fmt_share(growth.line_share)} of it below that line" if growth.place else ""

@@ -150,7 +150,7 @@ def _run(run: RunSummary) -> Document:
         warnings=("; ".join(run.warnings),) if run.warnings else (),
         foot=(
             f"Watching took {fmt_share(run.update_share)} of the run, counted in no step.",
-            run.provenance.sentence(),
+            f"{_extent(run)}. {run.provenance.sentence()}",
         ),
     )
 

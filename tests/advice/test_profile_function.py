@@ -250,7 +250,7 @@ def test_it_needs_no_notebook(tmp_path: Path) -> None:
         "import torch\nimport perfkit\n"
         "with perfkit.profile() as p:\n"
         "    for _ in range(4):\n        torch.rand(64, 64) @ torch.rand(64, 64)\n"
-        "print(p)\n"
+        "print(p.to_text())\n"
         "p.save('p.html')\n"
     )
     ran = subprocess.run(

@@ -371,7 +371,7 @@ def test_a_kernel_without_anywidget_gets_the_line(
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.delitem(sys.modules, "perfkit.widgets.live_plot", raising=False)
     assert list(watched := watch([1, 2], name="bare")) == [1, 2]
-    assert "pip install '.[notebook]'" in str(watched.summary)
+    assert "pip install '.[notebook]'" in watched.summary.to_text()
     assert capsys.readouterr().err.startswith("bare: 2 steps")
     with pytest.raises(MissingError, match="the live plot needs anywidget"):
         watch([1], live=True)
