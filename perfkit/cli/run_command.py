@@ -70,7 +70,7 @@ does the same: it calls torchrun, and reports also where every rank was killed.
   findings[]                what the run's objects have shown; profile has them, too
   lines, worker_lines, process_lines  sampled source lines: of this process, of the DataLoader's
                             workers, of other processes that it started
-  grown                     memory that grew from step to step; null where none did
+  grown, n_workers          memory that grew from step to step, null where none did; its workers
   memory, synclint          with --memory, --synclint; else null
   warnings[], provenance    what is doubtful; where and when it was measured
 """
