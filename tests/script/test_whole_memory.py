@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -249,6 +251,33 @@ def _history_with_a_bound() -> None:
     _train(lambda loss: past.append(_mib()))
 
 
+def _ring() -> None:
+    """Made for all of its entries at the start, as replay memories are."""
+    past, steps = [None] * 1_000_000, itertools.count()
+
+    def note(loss: torch.Tensor) -> None:
+        at = next(steps) * 20_000 % len(past)
+        past[at : at + 20_000] = [(k, 0.5 * k) for k in range(20_000)]  # type: ignore[list-item]
+
+    _train(note)
+
+
+def _ring_of_pages() -> None:
+    past, steps = np.zeros((_STEPS, 2**20), np.float32), itertools.count()
+    _train(lambda loss: past[next(steps)].fill(1.0))
+
+
+def _history_that_is_cut() -> None:
+    past: list[torch.Tensor] = []
+
+    def note(loss: torch.Tensor) -> None:
+        past.append(_mib())
+        if len(past) > 1000:
+            del past[0]
+
+    _train(note)
+
+
 def _episodes() -> None:
     """What is kept without gradients is what training goes on with."""
     model, episode = nn.Linear(8, 2).eval(), []
@@ -285,7 +314,17 @@ def _text() -> None:
 
 
 @pytest.mark.parametrize(
-    "loop", [_buffer_that_is_full, _history_with_a_bound, _episodes, _in_each_step, _text]
+    "loop",
+    [
+        _ring,
+        _ring_of_pages,
+        _history_that_is_cut,
+        _buffer_that_is_full,
+        _history_with_a_bound,
+        _episodes,
+        _in_each_step,
+        _text,
+    ],
 )
 def test_what_is_to_be_kept_is_no_finding(loop: Callable[[], None]) -> None:
     run = _run(loop)

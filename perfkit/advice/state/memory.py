@@ -24,7 +24,7 @@ from torch import Tensor
 
 from perfkit.advice.findings import Finding, fact
 from perfkit.advice.line_kinds import GROWS
-from perfkit.advice.places import line_of, name_of, only_line_with, shown_line
+from perfkit.advice.places import first_line_with, line_of, name_of, only_line_with, shown_line
 from perfkit.advice.state.calls import profiles_all_along
 from perfkit.advice.state.data import has_many_objects
 from perfkit.advice.state.state import state, state_of_now
@@ -40,6 +40,8 @@ _KINDS = (list, dict, set, collections.deque)
 _MOST_STEPS = 0.5
 # Of entries: at least so many, and at most; of what each holds; and how many containers are named.
 _LEAST_ENTRIES, _MOST_ENTRIES, _MOST_PARTS, _MOST_NAMES = 24, 4096, 64, 3
+# Of the object itself, without its values.
+_ARRAY_BYTES, _TENSOR_BYTES = 112, 400
 # What is seen explains what grows if it is so much of it.
 _EXPLAINS = 0.5
 # Walking through a deque of so many entries takes some ten µs for each that is drawn.
@@ -85,10 +87,12 @@ class _Held:
             self.tensor = value
             self.with_graph |= value.grad_fn is not None
             self.shown += weight * shown_bytes(value)
+            self.other += weight * _TENSOR_BYTES
             for storage in storages_of(value) or ():
                 self.storages[storage.data_ptr()] = weight * storage.nbytes()
         elif isinstance(value, np.ndarray):
             self.shown += weight * value.nbytes
+            self.other += weight * _ARRAY_BYTES
             base = value
             while isinstance(base.base, np.ndarray):
                 base = base.base
@@ -130,10 +134,9 @@ class _Keeper:
     is_of_views: bool = False
     is_bounded: bool = False
 
-    @property
-    def step_bytes(self) -> float:
-        """Bytes a step."""
-        return self.entry_bytes * self.per_step
+    def explains(self, grown: Rise) -> bool:
+        """Whether it is most of what grows."""
+        return self.entry_bytes * self.per_step >= _EXPLAINS * grown.per_step
 
 
 @dataclass
@@ -179,14 +182,20 @@ def memory_grows(live: Live) -> Iterator[Finding]:
         return
     seen = _look_at_objects(live, "steps", suspect)
     grown, whose = own_rise(live.memory)
-    if grown is None or (seen.keeper is not None and seen.keeper.is_bounded):
+    if grown is None:
         return
     # what nothing explains may be a cache that fills
     sure, _ = own_rise(live.memory, intervals=4)
+    keeper = seen.keeper
+    if keeper is not None and keeper.is_bounded and keeper.explains(sure or grown):
+        return
     found = _kept(sure or grown, f"memory of {whose}", "step", seen)
     if found is not None:
         yield found
-    elif sure is not None:
+    elif sure is not None and (
+        seen.more_blocks * _MOST_OF_A_BLOCK >= _EXPLAINS * sure.per_step
+        or rise([(x.step, x.heap_bytes) for x in live.memory if x.heap_bytes], intervals=4)
+    ):  # else what was asked for long ago is used page by page
         yield _unexplained(sure, whose, seen, live)
 
 
@@ -224,7 +233,7 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
     """What Python's objects explain of it; None where they do not."""
     keeper, rose = seen.keeper, _rose(grown, each.partition(" ")[0])
     grows = f"{whose} grows by {fmt_bytes(grown.per_step)} with each {each}"
-    if keeper is None or keeper.step_bytes < _EXPLAINS * grown.per_step:
+    if keeper is None or not keeper.explains(grown):
         return _graphs(keeper, grows, rose, each, seen)
     name = _last(keeper.name)
     entry = fmt_bytes(keeper.entry_bytes)
@@ -321,6 +330,8 @@ def _new_shapes(live: Live) -> tuple[str, ...]:
 
 
 _MANY_SHAPES = 6
+# Python's own allocator gives out no larger ones.
+_MOST_OF_A_BLOCK = 512
 _FEW_SHAPES = (
     "# before the start; or pad inputs to a few sizes, such as multiples of 32:\n"
     "# ONEDNN_PRIMITIVE_CACHE_CAPACITY=16"
@@ -476,7 +487,7 @@ def _look_at_objects(live: Live, what: str, grown: Rise) -> _Objects:
     found = _Objects(
         step,
         0.0,
-        {id(c): len(c) for c in containers},
+        {id(c): _n_filled(c) for c in containers},
         collections.Counter({size: len(some) for size, some in by_size.items()}),
         sum(nodes_of(tensors)),
         sys.getallocatedblocks(),
@@ -486,7 +497,8 @@ def _look_at_objects(live: Live, what: str, grown: Rise) -> _Objects:
     if before is None or before.step >= step:
         return found
     apart = step - before.step
-    pairs = ((c, len(c) - before.sizes.get(id(c), len(c))) for c in containers)
+    sizes = found.sizes
+    pairs = ((c, sizes[id(c)] - before.sizes.get(id(c), sizes[id(c)])) for c in containers)
     gaining = [(c, n / apart) for c, n in pairs if n >= _MOST_STEPS * apart]
     least = _EXPLAINS * grown.per_step
     ours = (containers, tensors, by_size, *by_size.values(), before.sizes, found.sizes, gaining)
@@ -527,7 +539,7 @@ def _container(
         values = container.values() if isinstance(container, dict) else container
         last = values if isinstance(values, set) else reversed(values)
         held = _Held()
-        entries = list(itertools.islice(last, n))
+        entries = list(itertools.islice((one for one in last if one is not None), n)) or [None]
         for entry in entries:
             held.add(entry)
         looked.append((held.n_bytes / len(entries), held, container, per_step))
@@ -541,9 +553,27 @@ def _container(
                 type(container).__name__,
                 shown_bytes=held.shown * n_bytes / (held.n_bytes or 1),
                 is_of_views=held.is_of_views,
-                is_bounded=getattr(container, "maxlen", None) is not None,
+                is_bounded=_is_bounded(container, name),
             )  # fmt: skip
     return None
+
+
+def _n_filled(container: Any) -> int:
+    """Its entries; of a list that was made for more of them those that are there."""
+    if type(container) is list and container and container[-1] is None:
+        return sum(one is not None for one in container)
+    return len(container)
+
+
+def _is_bounded(container: Any, name: str) -> bool:
+    """Whether it gets no longer, or a line of the program limits or shortens it."""
+    last = _last(name)
+    bound = rf"\blen\([\w.]*\b{last}\)\s*[<>]|\b{last}\.(pop\w*|clear)\(|\bdel\b.*\b{last}\["
+    return (
+        getattr(container, "maxlen", None) is not None
+        or _n_filled(container) < len(container)
+        or bool(name and first_line_with(bound))
+    )
 
 
 def _tensor(
