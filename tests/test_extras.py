@@ -64,7 +64,7 @@ def test_no_text_installs_perfkit_by_its_name() -> None:
     paths = [p for folder in folders for p in (ROOT / folder).rglob("*")]
     texts = [
         path
-        for path in (ROOT / "README.md", ROOT / "Makefile", *paths)
+        for path in (*ROOT.glob("*.md"), ROOT / "Makefile", *paths)
         if path.suffix in ("", ".ipynb", ".js", ".json", ".md", ".py", ".sh", ".yml")
         and path.is_file()
         and not {"generated", "node_modules"} & {*path.parts}

@@ -1,5 +1,5 @@
 """The rooms: no file imports in a circle, none of the much used ones is private, and the picture
-in README.md is the order that import-linter holds.
+in CONTRIBUTING.md is the order that import-linter holds.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def _room(module: str) -> str:
 
 
 def _picture() -> list[set[str]]:
-    """The rooms in README.md, a set for each row."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    """The rooms in CONTRIBUTING.md, a set for each row."""
+    readme = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     picture = readme.split("## How the code is laid out")[1].split("```")[1]
     return [set(re.findall(r"(\w+)/", line)) for line in picture.strip().splitlines()]
 

@@ -159,9 +159,12 @@ class OptimizerUse:
         grad: Any = self.gradient()
         if grad is None or self.stepped_with is None:
             return
-        now = grad._version
         before, version = self.stepped_with
-        if before() is not grad or now != version:
+        now = grad._version
+        groups = getattr(self.ref(), "param_groups", ())
+        # a fused update counts as a change of the gradients that it reads
+        written = now != version and not any(group.get("fused") for group in groups)
+        if before() is not grad or written:
             self.left = weakref.ref(grad)
 
 

@@ -11,7 +11,7 @@ from perfkit.advice.trace_report import TraceReport
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.show import profile, trace_answers  # noqa: F401 - they tell what its parts say
-from perfkit.show.document import Document, Table, document_for, registered
+from perfkit.show.document import Document, Table, document_for
 
 _RANKS_HEADER = ("rank", "file", "bound by", "step", "compute", "communication", "idle")
 # Of a hundred ranks, those that the others wait for and the slowest say what there is to say.
@@ -81,7 +81,9 @@ def _more_answers(of: TraceReport) -> Table:
 
 
 def _needed(result: Any) -> Document:
-    said = registered(result)
+    from perfkit.show.lookup import document  # an answer's module may not be loaded yet
+
+    said = document(result)
     if said is None:  # all three are results of perfkit
         raise TypeError(f"{type(result).__name__} has no document")
     return said

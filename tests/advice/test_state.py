@@ -319,12 +319,12 @@ def test_a_frozen_part_of_the_step_is_no_validation(frozen: bool) -> None:
     assert ("validation-in-step" in rules) is not frozen
 
 
-@pytest.mark.parametrize("detached", [False, True])
-def test_gradients_that_no_step_uses(detached: bool) -> None:
+@pytest.mark.parametrize(("detached", "fused"), [(False, False), (True, False), (True, True)])
+def test_gradients_that_no_step_uses(detached: bool, fused: bool) -> None:
     """The critic's loss went back through the painter, and its gradients were cleared."""
     painter, critic = nn.Linear(4, 8), nn.Linear(8, 1)
-    of_painter = torch.optim.Adam(painter.parameters())
-    of_critic = torch.optim.Adam(critic.parameters())
+    of_painter = torch.optim.Adam(painter.parameters(), fused=fused)
+    of_critic = torch.optim.Adam(critic.parameters(), fused=fused)
 
     def loop() -> None:
         for _ in range(12):
