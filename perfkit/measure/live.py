@@ -226,6 +226,7 @@ class Live:
         self.modules: dict[int, ModuleUse] = {}
         self.loaders: dict[int, LoaderUse] = {}
         self.optimizers: dict[int, OptimizerUse] = {}
+        self._optimized_in = 0
         self.calls: Counter[tuple[str, str, int]] = Counter()
         self.called_in: dict[tuple[str, str, int], set[int]] = {}
         self.flags: dict[str, Any] = {}
@@ -421,6 +422,10 @@ class Live:
             if len(self.optimizers) >= _MOST_OBJECTS:
                 return
             use = self.optimizers[id(optimizer)] = OptimizerUse(weakref.ref(optimizer))
+        if self.n_steps > self._optimized_in + 1:  # what came to be in between was not seen
+            for one in self.optimizers.values():
+                one.stepped_with = one.left = None
+        self._optimized_in = self.n_steps
         use.steps()
         for other in self.optimizers.values():
             if other is not use:

@@ -166,3 +166,18 @@ def test_set_up_is_told_with_its_line_and_imports_are_none_of_it(
     (found, *_) = _found(_run(builds), "outside-the-steps")
     assert found.line is not None
     assert "time.sleep(0.6)" in found.line
+
+
+def test_gradients_of_steps_that_were_not_looked_at_are_not_called_unused() -> None:
+    """After the first steps only a few are looked at: a gradient of those between is a new one."""
+    both = [torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)]
+    optimizers = [torch.optim.Adam(net.parameters(), fused=True) for net in both]
+
+    def loop() -> None:
+        for _ in range(70):
+            for net, optimizer in zip(both, optimizers, strict=True):
+                optimizer.zero_grad()
+                net(torch.randn(4, 8)).square().mean().backward()
+                optimizer.step()
+
+    assert not _found(_run(loop), "unused-gradients")
