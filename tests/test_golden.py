@@ -36,12 +36,12 @@ ASKED = (
 # Their sentences follow the clock, the machine's state or torch's version.
 NOT_THE_SAME = {
     "ABResult", "Comparison", "CompileReport", "Energy", "Flops", "GraphBreak", "LargestBatch",
-    "LaunchedRun", "LeakReport", "Machine", "MemoryCurve", "MemoryNow", "Modules", "Peaks",
-    "Profiling", "Provenance", "RankedRun", "Recompilation", "RunResult", "RunSummary",
+    "LaunchedRun", "LeakReport", "Machine", "MemoryAccount", "MemoryCurve", "MemoryNow", "Modules",
+    "Peaks", "Profiling", "Provenance", "RankedRun", "Recompilation", "RunResult", "RunSummary",
     "RunsComparison", "SourceLines", "Summary", "Sweep", "Tuning", "WholeRun",
 }  # fmt: skip
 RUN_HERE = {
-    "AllocatorHistory", "Crossing", "Crossings", "Fit", "FormatCount", "MemoryAccount", "Replayed",
+    "AllocatorHistory", "Crossing", "Crossings", "Fit", "FormatCount", "Replayed",
     "SameResult", "SyncCheck", "SyncLine", "SyncLines",
 }  # fmt: skip
 

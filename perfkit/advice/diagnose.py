@@ -49,6 +49,8 @@ class Diagnosis:
         doubts: that the machine was busy or held back, to be said after it.
         is_one_sided: whether only the host's work was recorded, or only the device's, so that what
             bounds the step is not known.
+        step_ms: how long a step takes: the median, or what the device works on it where the host
+            runs ahead.
     """
 
     bound_by: str
@@ -59,6 +61,7 @@ class Diagnosis:
     doubts: tuple[str, ...] = ()
     is_one_sided: bool = False
     verdict: str = ""
+    step_ms: float = 0.0
 
     @property
     def headline(self) -> str:
@@ -164,6 +167,7 @@ def diagnose(
         tuple(doubts),
         is_one_sided,
         verdict,
+        case.works_us / 1e3 if _is_ahead(step, case) else step.median,
     )
 
 
@@ -579,8 +583,13 @@ def _waiting(case: Case, part: str) -> str:
     )
 
 
+def _is_ahead(step: Summary, case: Case) -> bool:
+    """Whether the host only launches, and the device works on after it."""
+    return case.works_us > _AHEAD * 1e3 * step.median
+
+
 def _step_words(step: Summary, case: Case) -> str:
-    if case.works_us > _AHEAD * 1e3 * step.median:
+    if _is_ahead(step, case):
         return f"{fmt_ms(case.works_us / 1e3)} a step, by the device: the host ran ahead"
     if step.n == 1:
         return f"one step of {fmt_ms(step.median)}"

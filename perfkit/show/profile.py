@@ -107,12 +107,15 @@ def _profile(p: Profile) -> Document:
 def _figure(p: Profile) -> str:
     if p.is_piece:
         return f"{fmt_ms(p.step.median)} in all"
-    return f"{fmt_ms(p.step.median)} a step"
+    return f"{fmt_ms(p.diagnosis.step_ms)} a step"
 
 
 def _doubts(p: Profile) -> tuple[Doubt, ...]:
     """What the machine did meanwhile; a sentence's beginning is its chip."""
     chips = []
+    if p.diagnosis.step_ms > p.step.median:
+        ahead = f"the host ran ahead: its own median is {fmt_ms(p.step.median)} a step"
+        chips.append(Doubt("host ran ahead", f"The step is the device's; {ahead}."))
     for sentence in p.diagnosis.doubts:
         chip = re.split(r"[,:;(]", sentence, maxsplit=1)[0].removeprefix("The ")
         if p.busy is not None and sentence == p.busy.sentence():

@@ -20,13 +20,12 @@ _MOST_RANKS = 16
 
 @document_for(TraceReport)
 def _report(of: TraceReport) -> Document:
-    others = []
-    if of.comparison is not None:
-        others.append(_needed(of.comparison))
-    if of.diff is not None:
+    if of.diff is not None:  # what was asked for is the answer; the file by itself comes after it
+        alone = _report(replace(of, diff=None))
         compared = f"From {_name(of.other)} (before) to {_name(of.file)} (after)."
         diff = _needed(of.diff)
-        others.append(replace(diff, lines=(compared, *diff.lines)))
+        return replace(diff, name=alone.name, sections=(alone,), foot=(*diff.foot, compared))
+    others = () if of.comparison is None else (_needed(of.comparison),)
     ranks = Table(_RANKS_HEADER, _ranks(of), title="All ranks", align="><<>>>>", open=True)
     told = _needed(of.profile)
     which = f"{_head(of)}. {_chosen(of)}" if of.ranks else f"{_head(of)}."
@@ -35,7 +34,7 @@ def _report(of: TraceReport) -> Document:
         name=f"trace {_name(of.file)}",
         lines=(which, *told.lines),
         tables=(ranks, *told.tables, _more_answers(of)),
-        sections=tuple(others),
+        sections=others,
         kind="",
     )
 

@@ -115,7 +115,7 @@ def test_lines_are_named_and_sorted() -> None:
         (4, "to host", 8, 1, 0),
     ]
     assert found.stand_in
-    said = str(found)
+    said = found.to_text()
     assert "1.18 KiB to the device in 4 copies, 8 B to the host in 1 copy." in said
     assert "meta device stood in" in said
     assert f"test_crossings.py:{first + 3}" in said
@@ -125,7 +125,7 @@ def test_lines_are_named_and_sorted() -> None:
 
 def test_nothing_is_said_so() -> None:
     found = perfkit.crossings(lambda: torch.zeros(3))
-    assert str(found) == "Nothing crosses between host and device."
+    assert found.to_text() == "Nothing crosses between host and device."
     assert not found.stand_in
 
 

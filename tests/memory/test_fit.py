@@ -145,7 +145,7 @@ def test_nothing_fits_where_the_margin_alone_is_too_much() -> None:
     fit = will_it_fit(_cnn(), _batch, batch=2, gpus_gb=(0.5,))
     assert fit.gpus[0].largest_batch == 0
     assert not fit.gpus[0].fits
-    assert "fits on none" in str(fit)
+    assert "fits on none" in fit.to_text()
 
 
 def test_a_peak_that_is_no_straight_line_is_bisected() -> None:
@@ -218,7 +218,7 @@ def test_dicts_outputs_with_a_loss_and_fixed_batches() -> None:
     assert fit.batch is None
     assert fit.per_sample_bytes is None
     assert all(gpu.largest_batch is None for gpu in fit.gpus)
-    assert "The batch needs" in str(fit)
+    assert "The batch needs" in fit.to_text()
 
 
 def test_an_optimizers_class_and_settings_are_taken() -> None:
@@ -272,7 +272,7 @@ def test_what_cannot_be_predicted_is_said(options: dict[str, Any], says: str) ->
 
 def test_it_is_told_and_labelled_as_predicted() -> None:
     fit = will_it_fit(_cnn(), _batch, batch=4, loss=cross_entropy, gpus_gb=(2, 16))
-    words, page = str(fit), fit._repr_html_().replace("\xa0", " ")
+    words, page = fit.to_text(), fit._repr_html_().replace("\xa0", " ")
     for said in (
         "predicted",
         "margin",
@@ -373,7 +373,7 @@ def test_groups_of_an_optimizer_of_this_model_are_kept() -> None:
         return nn.Sequential(nn.Linear(100, 200), nn.Linear(200, 300))
 
     other = will_it_fit(again, lambda n: torch.randn(n, 100), optimizer=own, batch=1, gpus_gb=())
-    assert "groups are predicted as one" in str(other)
+    assert "groups are predicted as one" in other.to_text()
 
 
 def test_an_optimizer_that_cannot_be_made_again_is_told() -> None:

@@ -142,7 +142,7 @@ def test_temporaries_of_a_sample_are_not_halved_with_the_batch(n_samples: int) -
 
 def test_it_is_told_as_predicted_with_how() -> None:
     whole, _ = _accounts(_cnn, 16, lambda p: torch.optim.SGD(p, 0.1))
-    words, page = " ".join(str(whole).split()), whole._repr_html_()
+    words, page = " ".join(whole.to_text().split()), whole._repr_html_()
     assert "; half the batch would give " in words.split(". ")[0] + words.split(". ")[1]
     for said in ("(predicted); ", "Half the batch is predicted: inputs, activations"):
         assert said in words
@@ -167,7 +167,7 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
     unknown = account(lambda: kept.append(torch.randn(4096, 256)), model=model)
     for result in (accountant.result, no_model, unknown):
         assert result.half_batch_peak_bytes is None
-        assert "half the batch" not in str(result).lower()
+        assert "half the batch" not in result.to_text().lower()
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_the_most_that_tensors_held_is_kept_where_less_was_reserved_then() -> No
 
 def test_it_is_shown_offline_with_words_for_the_picture() -> None:
     history = _history()
-    words, page = str(history), history._repr_html_().replace("\xa0", " ")
+    words, page = history.to_text(), history._repr_html_().replace("\xa0", " ")
     assert words.startswith("cuda:0: at most 42.0 MiB reserved for 30.0 MiB of tensors")
     for said in ("1 retry, ", "simulated", "8.00 MiB free in segments partly in use"):
         assert said in words
@@ -223,7 +223,7 @@ def test_entries_that_do_not_lead_to_the_segments_are_told(action: str) -> None:
 def test_an_empty_snapshot_is_no_crash() -> None:
     history = history_of({"segments": [], "device_traces": []})
     assert history.peak_reserved_bytes == 0
-    assert "0 B reserved" in str(history)
+    assert "0 B reserved" in history.to_text()
     assert history._repr_html_()
 
 

@@ -123,7 +123,7 @@ def test_the_headline_does_not_add_a_gpus_bytes_to_the_hosts() -> None:
         },
         n_storages=7,
     )
-    first = str(both).splitlines()[0]
+    first = both.to_text().splitlines()[0]
     assert first.startswith("7 live tensors: ")
     assert "3.00 MiB on the CPU, 100 % other" in first
     assert "5.00 MiB on cuda:0, 100 % parameters" in first

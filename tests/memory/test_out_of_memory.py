@@ -70,7 +70,7 @@ def test_it_is_told_by_category_and_the_memory_is_free_again() -> None:
     assert result.at_peak_bytes["activations"] > (result.peak_bytes - cpu.start_bytes) / 2
     assert "half the batch" in result.would_help[1]
     assert any("hidden = model(hidden).tanh()" in x.text for x in result.by_line)
-    words, page = str(result), result._repr_html_()
+    words, page = result.to_text(), result._repr_html_()
     assert words.startswith("Out of memory: an allocation of 256 KiB failed; peak ")
     for said in ("What would help", "half the batch", "predicted"):
         assert said in words

@@ -457,7 +457,7 @@ def test_nothing_recorded_is_nothing() -> None:
 
 def test_a_replay_says_what_it_is() -> None:
     found = replay(_requests((1, 30 * MIB), 1, "|", (2, 90 * MIB)), limit_bytes=60 * MIB)
-    said = " ".join(str(found).split())
+    said = " ".join(found.to_text().split())
     assert "Simulated (default, 60.0 MiB at most): at most 30.0 MiB reserved" in said
     assert "1 × cudaMalloc, 1 × cudaFree, 1 retry" in said
     assert "Out of memory after 1 mark: 90.0 MiB asked for" in said

@@ -26,7 +26,9 @@ def _account() -> MemoryAccount:
 
 def test_the_sentence_tells_peak_largest_share_and_what_stayed() -> None:
     result = _account()
-    sentence = " ".join(str(result).split("\n\n")[0].split())
+    said = show.document(result)
+    assert said is not None
+    sentence = said.sentence
     assert sentence.startswith(f"Peak {fmt_bytes(result.peak_bytes)}, ")
     assert "activations" in sentence
     assert sentence.endswith(f"{fmt_bytes(result.left_behind_bytes)} stayed behind.")
@@ -34,7 +36,7 @@ def test_the_sentence_tells_peak_largest_share_and_what_stayed() -> None:
 
 def test_text_and_html_tell_the_same_and_fit() -> None:
     result = _account()
-    words, page = str(result), result._repr_html_()
+    words, page = result.to_text(), result._repr_html_()
     assert all(len(line) <= 100 for line in words.splitlines())
     for category, nbytes in result.at_peak_bytes.items():
         if nbytes:
@@ -52,16 +54,16 @@ def test_text_and_html_tell_the_same_and_fit() -> None:
 
 
 def test_no_work_is_a_plain_answer() -> None:
-    words = str(account(lambda: None))
+    words = account(lambda: None).to_text()
     assert words.startswith("No tensor was made or freed here")
     assert "by category" not in words
 
 
 def test_less_and_nothing_left_behind_are_said() -> None:
     kept = [torch.zeros(256)]
-    cleared = str(account(kept.clear))
+    cleared = account(kept.clear).to_text()
     assert "nothing stayed behind and 1.00 KiB from before was freed" in " ".join(cleared.split())
-    assert "nothing stayed behind" in str(account(lambda: torch.zeros(256)))
+    assert "nothing stayed behind" in account(lambda: torch.zeros(256)).to_text()
 
 
 def test_the_rise_and_what_the_cell_itself_left_stand_apart_from_what_was_before() -> None:
@@ -75,19 +77,19 @@ def test_the_rise_and_what_the_cell_itself_left_stand_apart_from_what_was_before
     result = account(cell)
     main = result.devices[0]
     assert (main.left_behind_bytes, main.kept_bytes, main.freed_bytes) == (-3 * MIB, MIB, 4 * MIB)
-    words = " ".join(str(result).split())
+    words = " ".join(result.to_text().split())
     assert "no more than at the start" in words
     assert "1.00 MiB stayed behind and 4.00 MiB from before was freed." in words
 
     again = account(lambda: new.append(torch.zeros(2**19)))
     assert again.devices[0].rise_bytes == 2 * MIB
-    assert str(again).startswith(f"Peak {fmt_bytes(again.peak_bytes)}, 2.00 MiB above the start, ")
+    assert f"Peak {fmt_bytes(again.peak_bytes)}, 2.00 MiB above the start, " in again.to_text()
     assert again.to_dict()["devices"][0]["kept_bytes"] == 2 * MIB
 
 
 def test_names_are_escaped() -> None:
     state = now({"<b>x</b>": torch.zeros(10**6)})
-    assert "<b>x</b>" in str(state)
+    assert "<b>x</b>" in state.to_text()
     assert "<b>x</b>" not in state._repr_html_()
     assert "&lt;b&gt;x&lt;/b&gt;" in state._repr_html_()
 

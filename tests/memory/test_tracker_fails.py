@@ -93,7 +93,7 @@ def test_leaks_are_not_denied_when_the_tracker_failed(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Tracker, "_made", _breaks)
     report = find_leaks(step, steps=8)
     assert len(losses) == 11
-    assert "the memory tracker failed" in " ".join(str(report).split())
+    assert "the memory tracker failed" in " ".join(report.to_text().split())
 
 
 @pytest.mark.parametrize("part", ["_place", "cell_names"])
@@ -115,4 +115,4 @@ def test_copies_that_cannot_be_counted_do_not_end_the_step(
     found = crossings(step)
     assert done
     assert found.n_to_device == 0
-    assert "the count of copies failed and was switched off" in " ".join(str(found).split())
+    assert "the count of copies failed and was switched off" in " ".join(found.to_text().split())

@@ -34,6 +34,9 @@ _RULES = {
     "memory-grows",
 }
 
+# In a process of many tests, looks at all objects take too long, and other files have such lines.
+pytestmark = pytest.mark.serial
+
 
 def _run(loop: Callable[[], object]) -> WholeRun:
     give_back()  # what other tests have freed hides what grows

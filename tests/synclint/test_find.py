@@ -444,7 +444,7 @@ def test_a_copy_to_the_device_waits_and_is_of_its_own_kind(
     assert sync.kind == "copy"
     assert sync.op == op
     assert "waits for the copy" in sync.why
-    assert "for a copy to it" in str(SyncLines([sync]))
+    assert "for a copy to it" in SyncLines([sync]).to_text()
 
 
 @pytest.mark.parametrize(
@@ -636,7 +636,7 @@ def test_below_a_trainer_the_librarys_line_is_named(
     checked = syncs["if x.isnan().any():"]
     assert checked.module == "head (Head)"
     assert syncs["y.tolist()"].below == ""  # the user's own line says it all
-    words = str(logged)
+    words = logged.to_text()
     assert "trainers/__init__.py:9 (2 times" in words
     assert f"below {logged.below}" in words
 
@@ -663,7 +663,7 @@ def test_of_a_librarys_many_callers_the_most_frequent_is_named(
     within = Checked.forward.__code__.co_firstlineno + 1
     assert sync.below == f"test_find.py:{within} and 1 other line"
     assert sync.module == "0 (Checked) and 1 other module"
-    assert f"below {sync.below}" in str(SyncLines([sync]))
+    assert f"below {sync.below}" in SyncLines([sync]).to_text()
 
 
 def test_of_a_librarys_lines_that_ask_the_most_frequent_is_named(net: nn.Module) -> None:

@@ -78,7 +78,7 @@ def test_what_is_above_the_least_time_adds_up_to_the_step() -> None:
     assert rest["the device idles"] == pytest.approx(1_000 - 200 - 100 - 50 - 30)
     assert rest["copies between host and device"] == 50
     assert rest["operators whose work is unknown"] == 30
-    said = " ".join(str(found).split())
+    said = " ".join(found.to_text().split())
     assert "By its data sheet, an H100 SXM needs at least" in said
     assert "of the rest is time in which the device idles" in said
     assert "predicted: rates of H100 SXM" in said
@@ -210,7 +210,7 @@ def test_another_device_is_a_prediction_without_a_ratio(
 ) -> None:
     found = limit(load(product_on_gpu()), device="A100 80GB SXM")
     assert (found.is_other, found.ratio, found.mfu) == (True, None, None)
-    assert str(found).startswith("Predicted: A100 80GB SXM needs at least")
+    assert found.to_text().startswith("Predicted: A100 80GB SXM needs at least")
     assert not limit(load(product_on_gpu()), device="h100").is_other
     path = tmp_path / "trace.json"
     path.write_bytes(product_on_gpu())
@@ -232,7 +232,7 @@ def test_unknown_devices_have_work_but_no_least_time() -> None:
     assert found.summary()["kind"] is found.summary()["least_ms"] is None
     assert not found.is_known
     assert found.flops == 2 * 4096**3
-    assert "how fast that could be is not known" in " ".join(str(found).split())
+    assert "how fast that could be is not known" in " ".join(found.to_text().split())
     with pytest.raises(UsageError, match="no picture"):
         found.figure()
     with pytest.raises(UsageError, match="no data sheet of 'nope'"):
@@ -253,7 +253,7 @@ def test_without_shapes_nothing_is_counted() -> None:
     found = limit(load(cpu_training(2).json()))
     assert (found.ops, found.recorded_on) == ((), "cpu")
     assert any("record_shapes" in w for w in found.warnings)
-    assert "not recorded" in str(found)
+    assert "not recorded" in found.to_text()
 
 
 def test_a_cpu_trace_from_a_file_is_of_an_unknown_machine(kept_here: Peaks) -> None:
@@ -364,7 +364,9 @@ def test_a_real_step_is_counted_as_torch_counts_it(kept_here: Peaks) -> None:
     assert show.html(found).count("<circle") >= 3
     assert found.figure().get_axes()[0].get_xscale() == "log"
     if profile.busy is None or not profile.busy.spoils:
-        assert "The least this machine needs for this step is" in " ".join(str(profile).split())
+        assert "The least this machine needs for this step is" in " ".join(
+            profile.to_text().split()
+        )
     assert profile.to_dict()["limit"]["flops"] == flops
 
 
@@ -407,11 +409,11 @@ def test_a_profile_is_silent_where_no_peaks_are_known(
     profile, _ = profiled(shapes=False)
     assert profile.limit is None
     assert (profile.trace.dims_id < 0).all()
-    assert "least" not in str(profile)
+    assert "least" not in profile.to_text()
     shaped = perfkit.profile(lambda: torch.rand(64, 64) @ torch.rand(64, 64), shapes=True, steps=2)
     assert shaped.limit is not None
     assert not shaped.limit.is_known
-    assert "The least" not in str(shaped)
+    assert "The least" not in shaped.to_text()
 
 
 def test_shapes_are_recorded_where_the_peaks_are_known(
@@ -448,7 +450,7 @@ def test_a_trace_that_cannot_be_counted_costs_no_report(
 )  # fmt: skip
 def test_float32_products_say_which_peak_was_taken_and_why(kernel: str, said: str) -> None:
     found = limit(load(product_on_gpu(dtype="float", kernel=kernel)))
-    assert said in " ".join(str(found).split())
+    assert said in " ".join(found.to_text().split())
 
 
 def test_a_device_without_tf32_computes_in_float32() -> None:
@@ -477,9 +479,9 @@ def test_where_the_host_ran_ahead_a_step_takes_what_the_device_works_on_it() -> 
     found = limit(trace)
     assert found.measured_step_us == pytest.approx(5_000)
     assert found.mfu == pytest.approx(2 * 4096**3 / 989.5e12 / 5e-3, rel=1e-3)
-    assert "it took 5.00 ms" in " ".join(str(found).split())
+    assert "it took 5.00 ms" in " ".join(found.to_text().split())
     assert device_step_us(load(product_on_gpu()), find_steps(load(product_on_gpu()))) is None
-    said = " ".join(str(perfkit.open_trace(trace).ask("waterfall")).split())
+    said = " ".join(perfkit.open_trace(trace).ask("waterfall").to_text().split())
     assert "step takes 5.00 ms" in said
     assert found.rest_us()["the device idles"] == pytest.approx(0)
 
@@ -498,13 +500,13 @@ def test_the_host_ran_ahead_where_the_devices_work_is_a_twentieth_longer_than_th
 
 
 def test_the_headline_names_the_devices_time_where_the_host_ran_ahead() -> None:
-    said = " ".join(str(explain(load(behind()))).split())
+    said = " ".join(explain(load(behind())).to_text().split())
     assert "5.00 ms a step, by the device: the host ran ahead" in said
 
 
 def test_what_the_profiler_adds_is_no_idle_time_of_the_device() -> None:
     found = replace(limit(load(product_on_gpu())), step_us=500.0, is_unprofiled=True)
-    said = " ".join(str(found).split())
+    said = " ".join(found.to_text().split())
     assert "it took 500 µs without the profiler" in said
     assert "From the least time to the step without the profiler" in said
     # 380 µs of work a step

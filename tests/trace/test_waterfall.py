@@ -54,8 +54,8 @@ def test_the_wait_for_data_is_a_part_and_the_kernels_are_the_floor() -> None:
     assert found.step_ms == pytest.approx(1.51)
     assert found.gain_of("data") == pytest.approx(1510 / 1010)
     assert found.gain_of("sync") == 1
-    assert "waiting for data, 500 µs (33 %)" in " ".join(str(found).split())
-    assert "not known: record shapes" in " ".join(str(found).split())
+    assert "waiting for data, 500 µs (33 %)" in " ".join(found.to_text().split())
+    assert "not known: record shapes" in " ".join(found.to_text().split())
 
 
 def busy_host() -> bytes:
@@ -80,12 +80,12 @@ def test_the_step_is_the_one_without_the_profiler() -> None:
     assert found.step_ms == pytest.approx(0.94)
     assert parts(found)["launch"] == 40
     assert found.gain_of("launch") == pytest.approx(940 / 900)
-    assert " ".join(str(found).split()).startswith("A step takes 940 µs and needs at least")
+    assert "A step takes 940 µs and needs at least" in " ".join(found.to_text().split())
     # a step is never shorter than the device's work on it
     assert waterfall_beside(trace, plain_ms=0.5).step_ms == pytest.approx(0.9)
     faster = change(waterfall(trace), found)
     assert faster.ratio == pytest.approx(1000 / 940)
-    assert "took 1.00 ms before and 940 µs after" in " ".join(str(faster).split())
+    assert "took 1.00 ms before and 940 µs after" in " ".join(faster.to_text().split())
     assert faster.warnings == ("the step before is longer for being recorded; the other is not",)
     assert change(found, found).warnings == ()
 
@@ -199,7 +199,7 @@ def test_late_workers_hide_what_else_could_be_faster(loader: str, paced: bool) -
     other = next(p for p in found.parts if p.cause == "host")
     assert (other.alone_ms == 0) == paced
     assert found.orders_differ == paced
-    said = " ".join(str(found).split())
+    said = " ".join(found.to_text().split())
     assert ("workers set the pace" in said) == paced
 
 
@@ -229,7 +229,7 @@ def test_a_trace_file_without_a_device_divides_the_host_and_promises_nothing(
     told = json.loads(found.to_json())
     assert {p["alone_ms"] for p in told["parts"]} == {None}
     assert told["gives_gains"] is False
-    said = " ".join(str(found).split())
+    said = " ".join(found.to_text().split())
     assert "the trace has no device activity" in said
     assert "at most" not in said
     assert "brings" not in said
@@ -237,7 +237,7 @@ def test_a_trace_file_without_a_device_divides_the_host_and_promises_nothing(
     here = waterfall(replace(load(path), source=RECORDED_HERE))
     assert here.gives_gains
     assert here.gain_of("data") > 1
-    assert "alone: at most so many times as fast" in " ".join(str(here).split())
+    assert "alone: at most so many times as fast" in " ".join(here.to_text().split())
 
 
 def test_workers_that_are_late_once_do_not_set_the_pace() -> None:
@@ -335,7 +335,7 @@ def test_only_the_recorded_device_has_a_waterfall(
         with pytest.raises(UsageError, match="for H200 ask `limit`"):
             perfkit.waterfall(source, device="H200")
     assert main(["trace", str(path), "--ask", "waterfall"]) == 0
-    assert "what could be removed leaves 199 µs" in capsys.readouterr().out
+    assert capsys.readouterr().out.startswith("52 % of the step could go: Python and other work")
     assert main(["trace", str(path), "--ask", "waterfall", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_ms"] == pytest.approx(1.0)
 
@@ -348,7 +348,7 @@ def test_two_recordings_on_one_scale() -> None:
     assert found.changes_ms["data"] == pytest.approx(-0.45)
     has = {p.cause for one in (found.before, found.after) for p in one.parts}
     assert list(found.changes_ms) == [*(c for c in CAUSES if c in has), "uncounted", "least"]
-    said = " ".join(str(found).split())
+    said = " ".join(found.to_text().split())
     assert "waiting for data, from 500 µs to 50.0 µs" in said
     document = show.document(found)
     assert document is not None
@@ -410,7 +410,6 @@ def test_a_profile_has_it_behind_the_first_screen() -> None:
     assert found.n_steps == 3
     # its title depends on whether the peaks of this machine have been measured
     titles = ("From the step to its least time", "What the step consists of")
-    (title,) = (one for one in titles if one in str(profile))
-    assert title.lower() in " ".join(show.brief(profile).split()).lower()
+    assert sum(one in profile.to_text() for one in titles) == 1
     assert profile.to_dict()["waterfall"]["step_ms"] == found.step_ms
     assert perfkit.waterfall(profile).parts == found.parts

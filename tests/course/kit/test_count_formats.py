@@ -93,10 +93,10 @@ def test_what_the_step_raises_is_raised_and_the_hooks_are_gone() -> None:
 
 def test_a_count_reads_as_a_sentence_and_two_tables() -> None:
     layer = nn.Linear(WIDTH, 3)
-    said = str(count_formats(_step(layer, narrow=True)))
+    said = count_formats(_step(layer, narrow=True)).to_text()
     assert "in bfloat16" in " ".join(said.split("\n\n")[0].split())
     assert "casts between formats" in " ".join(said.split())
     rows = [line.split() for line in said.splitlines()]
     assert ["aten::addmm", "bfloat16", "1"] in rows
-    nothing = str(count_formats(lambda: None))
+    nothing = count_formats(lambda: None).to_text()
     assert "none with numbers as a result; 0 casts" in " ".join(nothing.split())
