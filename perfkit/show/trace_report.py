@@ -11,7 +11,7 @@ from perfkit.advice.trace_report import TraceReport
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.show import profile, trace_answers  # noqa: F401 - they tell what its parts say
-from perfkit.show.document import Document, Table, document_for
+from perfkit.show.document import Document, Table, document_for, registered
 
 _RANKS_HEADER = ("rank", "file", "bound by", "step", "compute", "communication", "idle")
 # Of a hundred ranks, those that the others wait for and the slowest say what there is to say.
@@ -72,6 +72,8 @@ def _more_answers(of: TraceReport) -> Table:
     how = "more of each: `perfkit trace FILE --ask NAME`, or `perfkit.open_trace(FILE)` in Python"
     if not of.answers:
         return replace(_questions_table(Questions.all()), note=how, open=False, brief=False)
+    import perfkit.show.limit  # noqa: F401 - its document is one of the answers'
+
     rows = tuple((name, _needed(answer).sentence) for name, answer in of.answers.items())
     return Table(
         ("name", "answer"), rows, title="More answers", note=how, align="<<", code="c.",
@@ -80,9 +82,7 @@ def _more_answers(of: TraceReport) -> Table:
 
 
 def _needed(result: Any) -> Document:
-    from perfkit.show.lookup import document  # an answer's module may not be loaded yet
-
-    said = document(result)
+    said = registered(result)
     if said is None:  # all three are results of perfkit
         raise TypeError(f"{type(result).__name__} has no document")
     return said
