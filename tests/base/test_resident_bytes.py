@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from typing import Any
 
@@ -30,9 +31,10 @@ def test_without_proc_another_reader_is_asked(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_peak_stays_when_memory_is_given_back() -> None:
-    held = b"x" * 2**26
+    held = mmap.mmap(-1, 2**26)  # which malloc cannot keep
+    held.write(b"x" * 2**26)
     with_it = resident_bytes()
-    del held
+    held.close()
     peak = peak_resident_bytes()
     if peak is None:
         pytest.skip("this kernel does not report VmHWM")
