@@ -98,6 +98,9 @@ class TorchRun:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        # torchrun that ends while it starts leaves ranks that have told nothing of themselves yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         # torchrun itself was killed: they end by themselves, and tell what they saw, or here
         left = [s for s in self.statuses().values() if lives(s)]
         _wait_while(lambda: any(map(lives, left)), _TOLD_WITHIN_S)
