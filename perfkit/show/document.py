@@ -129,7 +129,7 @@ class Table:
             to the right.
         code: ``c`` for columns that hold code (monospaced in HTML), ``.`` for others.
         open: shown unfolded in HTML.
-        brief: part of the first screen of the text; the others come with ``print()`` and ``-v``.
+        brief: part of the first screen of the text; the others come with ``to_text()`` and ``-v``.
         wrap: a long last column is wrapped in text, not cut.
         anchors: names by which a link finds a row; none, or one per row.
     """

@@ -603,9 +603,10 @@ def _(a: Diff) -> Document:
 
 def _changed(a: Diff) -> str:
     """How much faster or slower, and the class of the host's time that changed most."""
+    if a.ratio <= 0:
+        return ""
     faster = a.ratio >= 1
-    ratio = fmt_ratio(a.ratio if faster else 1 / a.ratio) if a.ratio > 0 else "no"
-    said = f"{ratio} {'as fast' if faster else 'slower'}"
+    said = f"{fmt_ratio(a.ratio)} as fast" if faster else f"{fmt_ratio(1 / a.ratio)} slower"
     parts = {name: y - x for name, (x, y) in a.host_ms.items()}
     most = (min if faster else max)(parts, key=lambda name: parts[name], default="")
     if not most or abs(parts[most]) < _LEAST_CHANGE * a.before_step_ms:
