@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -27,12 +28,12 @@ suppress_warnings = ["misc.highlighting_failure"]
 autodoc_mock_imports = ["lightning", "pytorch_lightning", "transformers"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_class_signature = "separated"  # results are made by functions, not by their readers
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
+napoleon_use_ivar = True  # attributes are a list of their class, not entries of the contents
 napoleon_custom_sections = ["Shapes", "Units"]
 html_theme = "furo"
 html_title = f"perfkit {version}"
@@ -48,10 +49,14 @@ copybutton_prompt_text = re.escape(">>> ")
 
 
 def setup(app: Any) -> None:
-    """Names that end in an underscore are no links: ``np.bool_`` in a type."""
+    """What a result is made with is not shown; ``np.bool_`` in a type is no link."""
+
+    def made_by_functions(_app: Any, _what: str, _name: str, thing: Any, *_: Any) -> Any:
+        return ("", None) if dataclasses.is_dataclass(thing) else None
 
     def escape(*given: Any) -> None:
         lines = given[-1]
         lines[:] = [line.replace("np.bool_", "np.bool") for line in lines]
 
+    app.connect("autodoc-process-signature", made_by_functions)
     app.connect("autodoc-process-docstring", escape, priority=900)  # after napoleon

@@ -57,7 +57,8 @@ def gather(folder: Path) -> None:
     write_readme(folder)
     write_course(folder / "notebooks", [path.stem for path in lessons])
     shutil.copytree(ROOT / "data" / "pictures", folder / "data" / "pictures")
-    shutil.copy(ROOT / "CHANGELOG.md", folder)
+    for page in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        shutil.copy(ROOT / page, folder)
     shutil.copytree(PAGES, folder, dirs_exist_ok=True)
     write_ledger(folder / "ledger.md")
     write_commands(folder / "commands.md")
@@ -103,8 +104,8 @@ def _shown(outputs: list[Any]) -> Iterator[Any]:
 
 def write_readme(folder: Path) -> None:
     """README.md as the first page, with the site's parts in its table of contents."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    parts = ["notebooks/README", "ledger", "api", "commands", "CHANGELOG"]
+    text = (ROOT / "README.md").read_text(encoding="utf-8").replace(".docs/pages/", "")
+    parts = ["notebooks/README", "guide", "api", "commands", "ledger", "CONTRIBUTING", "CHANGELOG"]
     text = _themed(text) + _toctree(parts, ":hidden:")
     (folder / "index.md").write_text(text, encoding="utf-8")
 

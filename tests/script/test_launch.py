@@ -102,12 +102,12 @@ criterion = torch.nn.functional.mse_loss
 """
 
 
-def test_the_readmes_workload_is_stopped_once_its_steps_are_recorded(
+def test_the_guides_workload_is_stopped_once_its_steps_are_recorded(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """It ends in `while True`, and the call never returned."""
-    readme = (Path(perfkit.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    (source,) = (block for block in readme.split("```") if "def workload" in block)
+    guide = (Path(perfkit.__file__).parents[1] / ".docs/pages/guide.md").read_text(encoding="utf-8")
+    (source,) = (block for block in guide.split("```") if "def workload" in block)
     cell: dict[str, Any] = {"__name__": "__main__"}
     exec(BEFORE + source.removeprefix("python"), cell)
     found = perfkit.launch(cell["workload"], ranks=2, steps=3, warmup=2, hang_s=60)
