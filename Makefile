@@ -50,7 +50,7 @@ CHROMIUM := $(firstword $(foreach name,chromium chromium-browser google-chrome,$
 
 .DEFAULT_GOAL := help
 .PHONY: help install lab lint lint-and-prepare check test test-parallel test-browser test-serial test-long test-cuda \
-	test-cuda-marked test-cuda-rooms test-cuda-lessons cuda-coverage gpu-day tour docs dist bench clean distclean chromium
+	test-cuda-marked test-cuda-rooms test-cuda-lessons cuda-coverage gpu-day tour docs pictures dist bench clean distclean chromium
 .NOTPARALLEL:  # `make -j test`: the serial tests need the machine to themselves
 
 help:  ## show this list
@@ -164,6 +164,9 @@ $(DOCS)/.installed: $(STAMP)
 	@$(BIN)/python -m pip --python $(DOCS) install --quiet --disable-pip-version-check \
 		-c constraints.txt --group docs
 	@touch $@
+
+pictures: install chromium  # README's, on a quiet machine
+	$(PYTEST) $(NO_CELLS) tests/browser/readme_pictures.py
 
 dist: install  ## sdist and wheel in dist/; the wheel runs lesson 00 in an empty environment
 	@rm -rf dist build/dist
