@@ -72,7 +72,8 @@ def sources_digest(root: Path) -> str:
     """
     js = _js(root)
     digest = hashlib.sha256(" ".join(BUNDLE_FLAGS).encode())
-    for path in [js / "package.json", js / "package-lock.json", *sorted((js / "src").iterdir())]:
+    given = [js / "package.json", js / "package-lock.json", root / "perfkit/show/palette.json"]
+    for path in [*given, *sorted((js / "src").iterdir())]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
-from perfkit.show._bar import colour_of, describe, looks_of
+from perfkit.show._bar import describe, looks_of
 from perfkit.show.document import Bar, Document
 
 if TYPE_CHECKING:
@@ -97,16 +97,15 @@ def _draw(axes: Any, bar: Bar) -> None:
     for segment, look in zip(bar.segments, looks_of(bar.segments), strict=True):
         share = max(segment.value, 0.0) / total
         if share:
-            colour = colour_of(look)
             axes.barh(
                 0,
                 share,
                 left=start,
-                color="white" if colour == "transparent" else colour,
+                color=look.on_white,
                 edgecolor="#57606a",
                 linewidth=0.6,
                 clip_on=False,  # the frame of the last part ends at the axes' edge
-                hatch={"hollow": "//", "purple": "//", "vermilion": "//"}.get(look),
+                hatch=look.hatch,
                 label=plain(f"{segment.label} {segment.shown}", 40),
             )
             start += share

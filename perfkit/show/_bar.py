@@ -1,7 +1,6 @@
 """A breakdown as one horizontal bar: HTML for notebooks, glyphs for plain text.
 
-Classes are told apart by order, label and pattern, not by colour alone. The palette is Okabe
-and Ito's ("Color Universal Design", 2008), made for every kind of colour vision.
+Classes are told apart by order, label and pattern, not by colour alone.
 """
 
 from __future__ import annotations
@@ -11,39 +10,20 @@ from collections.abc import Sequence
 from perfkit.base.words import fmt_share
 from perfkit.show._text import WIDTH, clip, table
 from perfkit.show.document import Segment
+from perfkit.show.palette import LOOKS, SERIES, Look
 
-# name -> (colour, ink on it with a contrast of at least 4.5:1, pattern of report.css)
-_LOOK = {
-    "orange": ("#E69F00", "#000000", "solid"),
-    "sky": ("#56B4E9", "#000000", "solid"),
-    "green": ("#009E73", "#000000", "solid"),
-    "yellow": ("#F0E442", "#000000", "dots"),
-    "blue": ("#0072B2", "#ffffff", "solid"),
-    "vermilion": ("#D55E00", "#000000", "stripes"),
-    "purple": ("#CC79A7", "#000000", "stripes"),
-    "grey": ("#8A8F98", "#000000", "hatch"),
-    "hollow": ("transparent", "inherit", "hollow"),
-}
-_ORDER = tuple(_LOOK)
 _GLYPHS = "█▓▒░#=+·"
 
 # Below this share the label does not fit into its segment (it still stands in the legend).
 _LABEL_FROM_SHARE = 0.12
 
 
-def colour_of(look: str) -> str:
-    """The colour of one name of the palette, as CSS."""
-    return _LOOK[look][0]
-
-
-def pattern_of(look: str) -> str:
-    """The pattern of one name of the palette, as the style sheet calls it."""
-    return _LOOK[look][2]
-
-
-def looks_of(segments: Sequence[Segment]) -> list[str]:
-    """Each segment's look, the next of the palette where it names none."""
-    return [s.look or _ORDER[i % len(_ORDER)] for i, s in enumerate(segments)]
+def looks_of(segments: Sequence[Segment]) -> list[Look]:
+    """Each segment's look: its own, its class's, or the next colour."""
+    found = [s.look or s.label for s in segments]
+    return [
+        LOOKS.get(name) or Look(SERIES[i % len(SERIES)], "#ffffff") for i, name in enumerate(found)
+    ]
 
 
 def _shares(segments: Sequence[Segment]) -> list[float]:
@@ -70,7 +50,6 @@ def bar(title: str, segments: Sequence[Segment]) -> str:
     parts = []
     rows = zip(_shares(segments), segments, looks_of(segments), strict=True)
     for share, s, look in rows:
-        colour, ink, pattern = _LOOK[look]
         parts.append(
             {
                 "label": s.label,
@@ -78,9 +57,9 @@ def bar(title: str, segments: Sequence[Segment]) -> str:
                 "share": share,
                 "percent": f"{100 * share:.3f}",
                 "fits": share >= _LABEL_FROM_SHARE,
-                "colour": colour,
-                "ink": ink,
-                "pattern": pattern,
+                "colour": look.fill,
+                "ink": look.ink,
+                "pattern": look.pattern or "solid",
             }
         )
     return render("_bar.html", title=title, parts=parts, alternative=describe(title, segments))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.memory.curve import Curve
-from perfkit.show._bar import colour_of
 from perfkit.show._text import wrap
+from perfkit.show.palette import look_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,7 +72,7 @@ class StackedCurve:
         for name, look, part in self._parts():
             roof = [low + nbytes for low, nbytes in zip(floor, part, strict=True)]
             areas.append(
-                {"name": name, "colour": colour_of(look), "d": _path(xs, floor, roof, highest)}
+                {"name": name, "colour": look_of(look).fill, "d": _path(xs, floor, roof, highest)}
             )
             floor = roof
         x_peak = curve.index[curve.peak] / last
@@ -98,7 +98,7 @@ class StackedCurve:
         axes.stackplot(
             self.curve.index,
             *([nbytes / 2**20 for nbytes in part] for _, _, part in parts),
-            colors=[colour_of(look) for _, look, _ in parts],
+            colors=[look_of(look).fill for _, look, _ in parts],
             labels=[name for name, _, _ in parts],
         )
         axes.axvline(self.curve.index[self.curve.peak], color="black", lw=0.8, ls="--")

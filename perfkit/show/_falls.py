@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfkit.base.words import fmt_ms
-from perfkit.show._bar import colour_of, pattern_of
 from perfkit.show._text import clip, wrap
+from perfkit.show.palette import look_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,8 +74,8 @@ class Falls:
                 "shown": fmt_ms(fall.ms),
                 "left": f"{100 * max(fall.end_ms, 0.0) / self.scale_ms:.3f}",
                 "width": f"{100 * fall.ms / self.scale_ms:.3f}",
-                "colour": colour_of(fall.look),
-                "pattern": pattern_of(fall.look),
+                "colour": look_of(fall.look).fill,
+                "pattern": look_of(fall.look).pattern or "solid",
             }
             for fall in self.falls
         ]
@@ -90,16 +90,16 @@ class Falls:
         names = [plain(f"{fall.label}  {fmt_ms(fall.ms)}", 70) for fall in self.falls]
         at = list(range(len(self.falls)))
         for y, fall in zip(at, self.falls, strict=True):
-            colour = colour_of(fall.look)
+            look = look_of(fall.look)
             axes.barh(
                 y,
                 fall.ms,
                 left=fall.end_ms,
                 height=0.72,
-                color="white" if colour == "transparent" else colour,
+                color=look.on_white,
                 edgecolor="#57606a",
                 linewidth=0.6,
-                hatch={"hollow": "//", "purple": "//", "vermilion": "//"}.get(fall.look),
+                hatch=look.hatch,
             )
         for y, fall in zip(at[1:], self.falls[1:], strict=True):  # from where the one above ends
             axes.plot([fall.end_ms + fall.ms] * 2, [y - 1, y], color="#57606a", lw=0.6, ls=":")

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.words import fmt_ms, fmt_number, fmt_ratio, fmt_share, fmt_si
-from perfkit.show._bar import colour_of
 from perfkit.show._text import wrap
+from perfkit.show.palette import INK, SERIES
 from perfkit.trace.ask.limit import Limit, OpLimit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88.0, 640.0, 12.0, 262.0
-_LOOKS = {"matrix product": "blue", "convolution": "orange", "attention": "green"}
-_ROOFS = ("vermilion", "purple", "sky", "grey")
+# A colour for each kind of work, and one for the rest; roofs are the whole.
+_KINDS = dict(zip(("matrix product", "convolution", "attention"), SERIES, strict=False))
+_REST = SERIES[4]
 _MOST = 60  # operators: the others are dots below dots
 _SAID = 3
 
@@ -98,7 +99,7 @@ class Roofline:
 
         memory = self.limit.memory_bytes_per_s
         roofs = []
-        for (form, rate), look in zip(self._formats().items(), _ROOFS, strict=False):
+        for form, rate in self._formats().items():
             start = max(10.0**low_x, 10.0**low_y / memory)
             corner = rate / memory
             points = [(start, start * memory), (corner, rate), (10.0**high_x, rate)]
@@ -106,7 +107,6 @@ class Roofline:
             roofs.append(
                 {
                     "d": f"M{path}",
-                    "colour": colour_of(look),
                     "label": f"{form} {fmt_si(rate, 'FLOP/s')}, memory {fmt_si(memory, 'B/s')}",
                     "text_at": f"{y_of(rate) - 4:.1f}",
                 }
@@ -118,7 +118,7 @@ class Roofline:
                 "x": f"{x_of(o.intensity):.1f}",
                 "y": f"{y_of(_rate(o)):.1f}",
                 "r": f"{3 + 9 * math.sqrt(o.measured_us / longest):.1f}",
-                "colour": colour_of(_LOOKS.get(o.family, "grey")),
+                "colour": _KINDS.get(o.family, _REST),
                 "label": _label(o, self.limit.n_steps),
             }
             for o in ops
@@ -128,6 +128,10 @@ class Roofline:
             title=self.title,
             roofs=roofs,
             points=points_,
+            kinds=[
+                {"name": family, "colour": _KINDS.get(family, _REST)}
+                for family in dict.fromkeys(o.family for o in ops)
+            ],
             x_ticks=[
                 {"at": f"{x_of(10.0**p):.1f}", "label": fmt_number(10.0**p)}
                 for p in range(int(low_x), int(high_x) + 1)
@@ -141,8 +145,8 @@ class Roofline:
                 for p in range(int(low_y), int(high_y) + 1)
             ],
             alternative=f"{self.title}: {self.words}",
-            note="One dot per operator and shapes; its area is its time. Matrix products are blue, "
-            "convolutions orange, attention green. A dot below the roof could be faster; one above "
+            note="One dot per operator and shapes; its area is its time. "
+            "A dot below the roof could be faster; one above "
             "it takes fewer operations than counted (Winograd) or finds its data in a cache.",
         )
 
@@ -150,13 +154,14 @@ class Roofline:
         """With matplotlib, both axes logarithmic."""
         low_x, high_x, low_y, high_y = self._span()
         memory = self.limit.memory_bytes_per_s
-        for (form, rate), look in zip(self._formats().items(), _ROOFS, strict=False):
+        for i, (form, rate) in enumerate(self._formats().items()):
             corner = rate / memory
             xs = [10.0**low_x, corner, 10.0**high_x]
             axes.plot(
                 xs,
                 [xs[0] * memory, rate, rate],
-                color=colour_of(look),
+                "-" if i % 2 else "--",
+                color=INK,
                 label=f"{form} {fmt_si(rate, 'FLOP/s')}",
             )
         ops = _drawn(self.limit)
@@ -167,7 +172,7 @@ class Roofline:
                 [o.intensity for o in mine],
                 [_rate(o) for o in mine],
                 s=[12 + 150 * o.measured_us / longest for o in mine],
-                color=colour_of(_LOOKS.get(family, "grey")),
+                color=_KINDS.get(family, _REST),
                 edgecolors="black",
                 linewidths=0.4,
                 alpha=0.75,

@@ -19,17 +19,7 @@ from perfkit.memory.resident import Resident
 from perfkit.show._curve import StackedCurve
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
 
-# One look per category, the same in every report.
-_LOOKS = {
-    "parameters": "blue",
-    "buffers": "purple",
-    "gradients": "sky",
-    "optimizer state": "green",
-    "activations": "orange",
-    "inputs": "yellow",
-    "temporary": "vermilion",
-    "other": "grey",
-}
+_AS_CALLED = {name: name for name in CATEGORIES}
 
 #: Rows of a table by line or module.
 _ROWS = 12
@@ -90,7 +80,11 @@ def _account(account: MemoryAccount) -> Document:
         pictures=()
         if quiet
         else tuple(
-            StackedCurve(f"{_called(d)} over the region, held by tensors", d.curve, _LOOKS)
+            StackedCurve(
+                f"{_called(d)} over the region, held by tensors",
+                d.curve,
+                _AS_CALLED,
+            )
             for d in devices
             if d.curve.n_events
         ),
@@ -187,7 +181,7 @@ def _bar(title: str, segments: tuple[Segment, ...]) -> Bar:
 
 def _segments(parts: Mapping[str, int]) -> tuple[Segment, ...]:
     return tuple(
-        Segment(name, float(parts[name]), fmt_bytes(parts[name]), _LOOKS[name])
+        Segment(name, float(parts[name]), fmt_bytes(parts[name]))
         for name in CATEGORIES
         if parts[name]
     )
@@ -690,7 +684,7 @@ def _history(history: AllocatorHistory) -> Document:
         peak=reserved.index(max(reserved)),
         n_events=history.index[-1],
     )
-    looks = {_USED: "blue", _CACHED: "grey"}
+    looks = {_USED: "memory", _CACHED: "other"}
     n = history.n_retries
     retries = "retries unknown" if n is None else plural(n, "retry", "retries")
     return Document(

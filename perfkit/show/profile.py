@@ -43,21 +43,6 @@ _FARTHEST = 100_000
 # What the engine puts before the name of each of its functions; in a narrow table it hides them.
 _ENGINE = "autograd::engine::evaluate_function: "
 
-# One look per class everywhere, so that a reader learns it once. Neighbours in the order of
-# the classes differ in lightness as well as in hue, waiting and idling are patterned.
-_LOOKS = {
-    "data wait": "orange",
-    "forward": "sky",
-    "backward": "blue",
-    "optimizer": "green",
-    "sync": "vermilion",
-    "copy": "yellow",
-    "other": "grey",
-    "compute": "blue",
-    "communication": "purple",
-    "idle": "hollow",
-}
-
 
 @document_for(Profile)
 def _profile(p: Profile) -> Document:
@@ -467,7 +452,7 @@ def _without_unused(host: Mapping[str, float]) -> dict[str, float]:
 
 def _segments(shares: Mapping[str, float], whole_ms: float) -> tuple[Segment, ...]:
     return tuple(
-        Segment(name, share * whole_ms, fmt_ms(share * whole_ms), _LOOKS.get(name, "grey"))
+        Segment(name, share * whole_ms, fmt_ms(share * whole_ms))
         for name, share in shares.items()
         if share
     )

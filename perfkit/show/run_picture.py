@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, plural
 from perfkit.measure.verdict import RunSummary
+from perfkit.show.palette import CURVES, INK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 # pause of seconds would press all other steps onto the axis.
 _FRAME_OF_P95 = 2.5
 _ROOM = 0.03
-_STEP, _WAIT, _MEMORY = "#0072B2", "#D55E00", "#666666"  # Okabe and Ito's palette
+_WAIT, _MEMORY = CURVES["data wait"], CURVES["memory"]
 
 
 def alternative(run: RunSummary) -> str:
@@ -61,9 +62,14 @@ def drawn(run: RunSummary) -> Figure:
     figure = PageFigure(figsize=(7.6, 2.9), dpi=100)
     FigureCanvasAgg(figure)  # becomes the figure's canvas
     axes = figure.add_subplot()
-    axes.plot(curve.numbers, curve.step_ms, color=_STEP, linewidth=1.0, label="step")
+    axes.plot(curve.numbers, curve.step_ms, color=INK, linewidth=1.0, label="step")
     axes.plot(
-        curve.numbers, curve.wait_ms, color=_WAIT, linewidth=1.0, linestyle="--", label="data wait"
+        curve.numbers,
+        curve.wait_ms,
+        color=_WAIT,
+        linewidth=1.0,
+        linestyle="--",
+        label="data wait",
     )
     highest = float(np.max(curve.step_ms, initial=0.0))
     frame = min(_FRAME_OF_P95 * float(np.quantile(curve.step_ms, 0.95)), 1.05 * highest)

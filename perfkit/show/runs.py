@@ -19,14 +19,14 @@ from perfkit.base.words import (
 from perfkit.experiment.process.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
 from perfkit.show._text import clip
 from perfkit.show.document import Document, Fold, Table, document_for
+from perfkit.show.palette import SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Enough of a failed run's output to see why.
 _OUTPUT_LINES = 8
-# Okabe and Ito's palette, in an order that also differs in lightness; lines differ in dash, too.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
+# lines differ in dash, too
 _DASHES = ("-", "--", "-.", ":")
 
 
@@ -63,7 +63,7 @@ def figure(runs: Sequence[RunResult]) -> Figure:
     upper, lower = picture.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     highest = 0.0
     for i, run in enumerate(drawn):
-        colour, dash = _COLOURS[i % len(_COLOURS)], _DASHES[i % len(_DASHES)]
+        colour, dash = SERIES[i % len(SERIES)], _DASHES[i % len(_DASHES)]
         label = f"run {run.run_id}: {clip(_words_of(run.values), 48)}"
         upper.plot(run.index, run.step_ms, dash, color=colour, alpha=0.25, lw=0.8)
         counted = np.where(run.counted, run.step_ms, np.nan)

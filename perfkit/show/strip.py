@@ -20,6 +20,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_ms, fmt_share
 from perfkit.show._text import table, wrap
+from perfkit.show.palette import look_of
 from perfkit.trace.ask.breakdown import (
     DEVICE_CLASSES,
     HOST_CLASSES,
@@ -42,29 +43,15 @@ _PER_CHARACTER = (
     6.7  # px of a 12 px system font, on average; labels with too little room are left out
 )
 
-# name -> (label, colour, ink, pattern, letter). The palette is Okabe and Ito's, used as in the bars
-# of the breakdown. Idle time is a low, patterned bar: colour alone never carries the meaning.
-_LOOKS = {
-    "data wait": ("data wait", "#E69F00", "#000", "", "d"),
-    "forward": ("forward", "#56B4E9", "#000", "", "f"),
-    "backward": ("backward", "#0072B2", "#fff", "", "b"),
-    "optimizer": ("optimizer", "#009E73", "#000", "", "o"),
-    "sync": ("sync", "#D55E00", "#000", "stripes", "s"),
-    "copy": ("copy", "#F0E442", "#000", "dots", "c"),
-    "other": ("other", "#A5ABB3", "#000", "cross", "."),
-    "compute": ("compute", "#0072B2", "#fff", "", "#"),
-    "communication": ("communication", "#CC79A7", "#000", "stripes", "%"),
-    "idle: setup": ("idle: set-up", "#9A6B3F", "#000", "dots", "u"),
-    "idle: data": ("idle: data", "#E69F00", "#000", "dots", "d"),
-    "idle: copy": ("idle: copy", "#F0E442", "#000", "stripes", "c"),
-    "idle: sync": ("idle: a sync", "#D55E00", "#000", "stripes", "s"),
-    "idle: communication": ("idle: communication", "#CC79A7", "#000", "cross", "m"),
-    "idle: kernels": ("idle: kernel gaps", "#A5ABB3", "#000", "stripes", "k"),
-    "idle: queued": ("idle: work queued", "#A5ABB3", "#000", "cross", "q"),
-    "idle: capture": ("idle: graph capture", "#9A6B3F", "#000", "dots", "g"),
-    "idle: driver": ("idle: driver", "#9A6B3F", "#000", "stripes", "v"),
-    "idle: launch": ("idle: launch-bound", "#9A6B3F", "#000", "cross", "l"),
-    "idle: host": ("idle: host busy elsewhere", "#757C86", "#000", "dots", "h"),
+# Idle time is a low, patterned bar: colour alone never carries the meaning.
+_LABELS = {
+    "idle: setup": "idle: set-up",
+    "idle: sync": "idle: a sync",
+    "idle: kernels": "idle: kernel gaps",
+    "idle: queued": "idle: work queued",
+    "idle: capture": "idle: graph capture",
+    "idle: launch": "idle: launch-bound",
+    "idle: host": "idle: host busy elsewhere",
 }
 _IN_WORDS = {
     "idle: setup": "idle, the host sets up: it compiles, or a first call loads code",
@@ -79,7 +66,6 @@ _IN_WORDS = {
     "idle: launch": "idle, launch-bound: the host launches too slowly",
     "idle: host": "idle, the host does something else",
 }
-_UNKNOWN = ("other", "#A5ABB3", "#000", "", "?")
 
 
 @dataclass(frozen=True)
@@ -184,16 +170,16 @@ class StepStrip:
         told: set[str] = set()
         for row, lane in enumerate(self.strip.lanes):
             for part in lane.parts:
-                label, colour, _, pattern, _ = _LOOKS.get(part.name, _UNKNOWN)
+                look, label = look_of(part.name), _LABELS.get(part.name, part.name)
                 axes.barh(
                     row,
                     (part.end - part.start) * ms,
                     left=part.start * ms,
                     height=0.35 if part.name.startswith("idle") else 0.7,
-                    facecolor=colour,
+                    facecolor=look.fill,
                     edgecolor="#00000055",
                     linewidth=0,
-                    hatch=_HATCHES[pattern],
+                    hatch=look.hatch,
                     label=label if label not in told else None,
                 )
                 told.add(label)
@@ -282,10 +268,6 @@ _PATTERNS = {
 }
 
 
-_HATCHES = {"": "", "stripes": "///", "dots": "...", "cross": "xxx"}
-_CSS_PATTERNS = {"": "solid", "stripes": "stripes", "dots": "dots", "cross": "hatch"}
-
-
 def figure(strip: Strip | None, *, alone: bool = False, caption: bool = True) -> str:
     """The strip as HTML for a report; empty without a strip.
 
@@ -326,12 +308,12 @@ def figure(strip: Strip | None, *, alone: bool = False, caption: bool = True) ->
 
 
 def _described(name: str, ns: int, wall_ns: int) -> dict[str, Any]:
-    label, colour, ink, pattern, _ = _LOOKS.get(name, _UNKNOWN)
+    look = look_of(name)
     return {
-        "label": label,
-        "colour": colour,
-        "ink": ink,
-        "pattern": _CSS_PATTERNS[pattern],
+        "label": _LABELS.get(name, name),
+        "colour": look.fill,
+        "ink": look.ink,
+        "pattern": look.pattern or "solid",
         "shown": fmt_ms(ns / 1e6),
         "share": fmt_share(ns / wall_ns),
     }
@@ -390,7 +372,7 @@ def _new(lane: StripLane) -> list[tuple[str, int]]:
 
 
 def _box(key: str, part: Part, top: int) -> str:
-    label, colour, ink, pattern, _ = _LOOKS.get(part.name, _UNKNOWN)
+    (colour, ink, pattern, _), label = look_of(part.name), _LABELS.get(part.name, part.name)
     idle = part.name.startswith("idle")
     y, tall = (top + _BAR // 2, _BAR - _BAR // 2) if idle else (top, _BAR)
     x, width = f"{100 * part.start:.3f}%", f"{100 * (part.end - part.start):.3f}%"
@@ -431,7 +413,7 @@ def _legend(
 ) -> list[str]:
     out = [f'<text x="{left}%" y="{top}" class="dim lg">{title}</text>']
     for row, (name, ns) in enumerate(told, 1):
-        label, colour, _, pattern, _ = _LOOKS.get(name, _UNKNOWN)
+        (colour, _, pattern, _), label = look_of(name), _LABELS.get(name, name)
         y = top + 18 * row
         low = 5 if name.startswith("idle") else 0
         place = f'y="{y - 10 + low}" width="12" height="{12 - low}"'
@@ -469,7 +451,7 @@ def text(strip: Strip | None, *, width: int = 80, inline: bool = False) -> str:
             middle = (column + 0.5) / width
             while at + 1 < len(lane.parts) and lane.parts[at].end <= middle:
                 at += 1
-            cells.append(_LOOKS.get(lane.parts[at].name, _UNKNOWN)[4])
+            cells.append(look_of(lane.parts[at].name).letter)
         lines.append(f"  {lane.name:<6} |{''.join(cells)}|")
     for lane in strip.lanes:
         if inline:
@@ -477,7 +459,7 @@ def text(strip: Strip | None, *, width: int = 80, inline: bool = False) -> str:
             continue
         rows = [
             (
-                _LOOKS.get(name, _UNKNOWN)[4],
+                look_of(name).letter,
                 _IN_WORDS.get(name, name),
                 fmt_ms(ns / 1e6),
                 fmt_share(ns / strip.wall_ns),
@@ -496,5 +478,5 @@ def _key(lane: StripLane, wall_ns: int) -> str:
     for name, ns in lane.totals_ns.items():
         if ns:
             time = f" {fmt_ms(ns / 1e6)}, {fmt_share(ns / wall_ns)}" if name in new else ""
-            named.append(f"{_LOOKS.get(name, _UNKNOWN)[4]} {_IN_WORDS.get(name, name)}{time}")
+            named.append(f"{look_of(name).letter} {_IN_WORDS.get(name, name)}{time}")
     return wrap(f"{lane.name}: {'; '.join(named)}", indent="  ", hang="    ")

@@ -25,6 +25,7 @@ from perfkit.experiment.compare.tune import Tuning
 from perfkit.experiment.settings._declared import words
 from perfkit.show._direction import told
 from perfkit.show.document import Document, Table, document_for
+from perfkit.show.palette import SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -217,8 +218,6 @@ def _rate(per_s: float) -> str:
 
 # --- the figure --------------------------------------------------------------------------------
 
-# Okabe and Ito's palette, in an order that also differs in lightness; markers differ, too.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#000000")
 _MARKERS = "os^Dv*"
 _MOST_LINES = 6
 
@@ -263,8 +262,8 @@ def _draw_ab(axes: Any, found: ABResult) -> None:
     ratios = [(block.a_ms / block.b_ms) ** (-1 if turned else 1) for block in found.blocks]
     axes.axhline(1.0, color="#000000", lw=0.8, ls=":", label="no difference")
     if found.per == "step" and math.isfinite(high):
-        axes.axhspan(low, high, color=_COLOURS[0], alpha=0.15, label="95 % interval")
-    axes.plot(numbers, ratios, "o", color=_COLOURS[0], ms=4, label="a block")
+        axes.axhspan(low, high, color=SERIES[0], alpha=0.15, label="95 % interval")
+    axes.plot(numbers, ratios, "o", color=SERIES[0], ms=4, label="a block")
     axes.set(xlabel="block", ylabel="ratio of times per step")
     first, second = found.names[:: -1 if turned else 1]
     axes.set_title(f"{first} ÷ {second}", fontsize="medium")
@@ -292,7 +291,7 @@ def _draw_sweep(axes: Any, found: Sweep) -> None:
             [offered.index(row[across]) for row in line],
             [row["time_ms"] for row in line],
             f"{_MARKERS[i % len(_MARKERS)]}-",
-            color=_COLOURS[i % len(_COLOURS)],
+            color=SERIES[i % len(SERIES)],
             lw=1.2,
             ms=5,
             label=label if others else None,

@@ -31,13 +31,13 @@ from perfkit.measure.verdict import MemoryUse, RunSummary
 from perfkit.show import run_picture
 from perfkit.show._direction import told
 from perfkit.show.document import Bar, Document, Segment, Table, document_for
+from perfkit.show.palette import INK, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _INTERVAL = re.compile(r" \[[^\]]*\]")
 _WHICH = {False: "first ÷ second", True: "second ÷ first"}
-_BLUE, _ORANGE = "#0072B2", "#D55E00"  # Okabe and Ito's palette
 _IN_MS = {"µs": 1e-3, "us": 1e-3, "ms": 1.0, "s": 1e3}
 
 
@@ -109,8 +109,8 @@ def _run(run: RunSummary) -> Document:
         wait_ms = run.wait_share * run.mean_step_ms
         rest_ms = run.mean_step_ms - wait_ms
         segments = (
-            Segment("data wait", wait_ms, fmt_ms(wait_ms), "orange"),
-            Segment("rest of the step", rest_ms, fmt_ms(rest_ms), "blue"),
+            Segment("data wait", wait_ms, fmt_ms(wait_ms)),
+            Segment("rest of the step", rest_ms, fmt_ms(rest_ms), "other"),
         )
         rows.append(("step, median", _amount(run.step.median, "ms"), _interval(run.step)))
         between = (
@@ -241,7 +241,7 @@ def _draw(found: Comparison) -> Figure:
     left, right = picture.subplots(1, 2, width_ratios=[3, 2])
     arms = (found.a, found.b)
     unit, size = time_unit(max(arm.median for arm in arms))
-    for row, (arm, colour) in enumerate(zip(arms, (_ORANGE, _BLUE), strict=True)):
+    for row, (arm, colour) in enumerate(zip(arms, SERIES, strict=False)):
         at = [row, row]
         left.plot([arm.minimum / size, arm.maximum / size], at, color=colour, lw=1, alpha=0.5)
         left.plot([arm.low / size, arm.high / size], at, color=colour, lw=6, alpha=0.5)
@@ -253,8 +253,8 @@ def _draw(found: Comparison) -> Figure:
     left.set_xlim(left=0)
     turned, ratio, low, high = told(found)
     if low > 0 and math.isfinite(high):
-        right.plot([low, high], [0, 0], color=_BLUE, lw=6, alpha=0.5)
-    right.plot([ratio], [0], "o", color=_BLUE, ms=9)
+        right.plot([low, high], [0, 0], color=INK, lw=6, alpha=0.5)
+    right.plot([ratio], [0], "o", color=INK, ms=9)
     right.axvline(1.0, color="black", lw=0.8, ls=":")
     right.set_yticks([])
     right.set(ylim=(-1, 1), xlabel=f"{_WHICH[turned]} (dotted: equal)")

@@ -38,17 +38,17 @@ _FEW_RANKS = 8
 _LEAST_UNTOLD = 0.05
 _MOST_PARTS = 8
 _CAUSES = {
-    "setup": ("set-up: compiling, first calls, searches", "grey"),
-    "data": ("waiting for data", "orange"),
-    "copy": ("copy to the device", "yellow"),
-    "sync": ("host waits for the device (sync)", "vermilion"),
-    "communication": ("communication", "purple"),
-    "kernels": ("short pauses between queued kernels", "sky"),
-    "queued": ("unknown, while work was queued", "hollow"),
-    "capture": ("capturing a CUDA graph, which runs only in replays", "sky"),
-    "driver": ("allocating, loading code", "green"),
-    "launch": ("host too slow to launch", "blue"),
-    "host": ("other work on the host", "grey"),
+    "setup": "set-up: compiling, first calls, searches",
+    "data": "waiting for data",
+    "copy": "copy to the device",
+    "sync": "host waits for the device (sync)",
+    "communication": "communication",
+    "kernels": "short pauses between queued kernels",
+    "queued": "unknown, while work was queued",
+    "capture": "capturing a CUDA graph, which runs only in replays",
+    "driver": "allocating, loading code",
+    "launch": "host too slow to launch",
+    "host": "other work on the host",
 }
 
 
@@ -156,9 +156,9 @@ def _(a: Idle) -> Document:
     cause, share = _largest(shares)
     sentence = f"The device was idle {fmt_share(total)} of the time"
     if share:
-        sentence += f", mostly {_CAUSES[cause][0]} ({fmt_share(share)})"
-    mean_us = {_CAUSES[c][0]: us / len(a.steps) for c, us in a.total_us.items()}
-    looks = dict(_CAUSES.values())
+        sentence += f", mostly {_CAUSES[cause]} ({fmt_share(share)})"
+    mean_us = {_CAUSES[c]: us / len(a.steps) for c, us in a.total_us.items()}
+    looks = {words: f"idle: {cause}" for cause, words in _CAUSES.items()}
     return Document(
         "idle time",
         f"{sentence}.",

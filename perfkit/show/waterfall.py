@@ -25,19 +25,14 @@ _WORDS = {
     "queued": "device idle, cause not recorded",
     "above": "kernels above their least time",
 }
+# Other causes look like idling of that cause.
 _LOOKS = {
-    "setup": "grey",
-    "data": "orange",
-    "sync": "vermilion",
-    "copy": "yellow",
-    "communication": "purple",
-    "capture": "green",
-    "driver": "grey",
-    "host": "grey",
-    "launch": "sky",
-    "pauses": "sky",
-    "queued": "hollow",
-    "above": "blue",
+    "above": "compute",
+    "pauses": "idle: kernels",
+    "data": "data wait",
+    "sync": "sync",
+    "copy": "copy",
+    "communication": "communication",
 }
 _LEAST = "the least time"
 _OUTSIDE_IN, _INSIDE_OUT = "from the outside in", "from the inside out"
@@ -103,16 +98,17 @@ def waterfall_picture(
         (lambda p: p.inside_out_ms) if inside_out else (lambda p: p.outside_in_ms)
     )
     falls = [
-        Fall("a step" + ", as recorded" * (of.unprofiled_step_ms is None), 0.0, of.step_ms, "grey")
+        Fall("a step" + ", as recorded" * (of.unprofiled_step_ms is None), 0.0, of.step_ms, "whole")
     ]
     left = of.step_ms
     for part in parts:
         left -= brings(part)
-        falls.append(Fall(_name(part.cause, of), max(left, 0.0), brings(part), _LOOKS[part.cause]))
+        look = _LOOKS.get(part.cause, f"idle: {part.cause}")
+        falls.append(Fall(_name(part.cause, of), max(left, 0.0), brings(part), look))
     if of.uncounted_ms:
-        falls.append(Fall(_uncounted(of), of.least_ms, of.uncounted_ms, "hollow"))
+        falls.append(Fall(_uncounted(of), of.least_ms, of.uncounted_ms, "idle"))
     if of.least_ms:
-        falls.append(Fall(_LEAST, 0.0, of.least_ms, "green"))
+        falls.append(Fall(_LEAST, 0.0, of.least_ms, "compute"))
     words = "; ".join(f"{fall.label} {fmt_ms(fall.ms)}" for fall in falls)
     usual = "Down to the least time" if of.least_ms else "Down to what the operators take"
     if of.orders_differ:

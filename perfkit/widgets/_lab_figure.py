@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-_MIB = 2**20
+from perfkit.show.palette import CURVES, INK
 
-# colours of the light theme in js/src/widget.css
-_STEP, _WAIT, _MEMORY = "#0b57d0", "#b8480a", "#00695c"
+_MIB = 2**20
+_WAIT, _MEMORY = CURVES["data wait"], CURVES["memory"]
 
 
 class Curve:
@@ -40,7 +40,7 @@ def png(title: str, curves: Sequence[Curve], *, origin: str = "") -> bytes:
         style = "--" if ghost else "-"
         width = 1.0 if ghost else 1.6
         name = f" ({curve.label})"
-        left.plot(curve.seconds, curve.step_ms, style, color=_STEP, alpha=alpha, lw=width,
+        left.plot(curve.seconds, curve.step_ms, style, color=INK, alpha=alpha, lw=width,
                   label="step time" + name)  # fmt: skip
         left.plot(curve.seconds, curve.wait_ms, style, color=_WAIT, alpha=alpha, lw=width,
                   label="data wait" + name)  # fmt: skip

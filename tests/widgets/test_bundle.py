@@ -34,10 +34,15 @@ def test_a_changed_source_is_noticed(hook: Any, tmp_path: Path) -> None:
     static.mkdir()
     for name in ("package.json", "package-lock.json", "src/lab.js"):
         (js / name).write_text("{}")
+    (table := tmp_path / "perfkit/show/palette.json").parent.mkdir()
+    table.write_text("{}")
     assert not hook.is_up_to_date(tmp_path)
     for entry in hook.ENTRIES:
         (static / entry).write_text(f"/* perfkit sources {hook.sources_digest(tmp_path)} */")
     assert hook.is_up_to_date(tmp_path)
+    table.write_text("changed")
+    assert not hook.is_up_to_date(tmp_path)
+    table.write_text("{}")
     (js / "src/lab.js").write_text("changed")
     assert not hook.is_up_to_date(tmp_path)
 

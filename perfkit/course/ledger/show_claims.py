@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 _PARTS = {"cpu": "CPU part", "gpu": "GPU part", "multi": "several GPUs"}
 # The mark beside the status: only where the claim was tested as the source means it.
 _MARKS = {"holds here": "✓", "holds": "✓", "does not hold here": "✗", "does not hold": "✗"}
-# what the page counts, in its order, with the look of its part of the bar
-_GROUPS = {
-    "holds": "green",
-    "holds, with a caveat": "sky",
-    "does not hold": "vermilion",
-    "does not hold, with a caveat": "orange",
-    "needs a GPU": "grey",
-    "no record yet": "hollow",
-}
+# what the page counts, in its order
+_GROUPS = (
+    "holds",
+    "holds, with a caveat",
+    "does not hold",
+    "does not hold, with a caveat",
+    "needs a GPU",
+    "no record yet",
+)
 
 
 def ledger_document(ledger: Ledger) -> Document:
@@ -105,7 +105,7 @@ def _bars(rows: Sequence[Row]) -> tuple[Bar, ...]:
     counted = _counted(rows)
     if len(counted) < 2:
         return ()
-    segments = tuple(Segment(group, n, str(n), _GROUPS[group]) for group, n in counted.items())
+    segments = tuple(Segment(group, n, str(n)) for group, n in counted.items())
     return (Bar("Claims", segments, parts="verdict", quantity="claims"),)
 
 

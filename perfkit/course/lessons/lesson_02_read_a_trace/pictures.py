@@ -9,6 +9,7 @@ import numpy as np
 
 from perfkit.base.words import fmt_ms, fmt_share
 from perfkit.course.kit.use_picture import Use, draw_use, measured_on, words_of_use
+from perfkit.show.palette import look_of
 from perfkit.show.strip import Strip, strip_of
 from perfkit.trace.ask.queue import launch_queue
 from perfkit.trace.read.columns import Trace
@@ -21,18 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["Use", "draw_steps", "draw_use", "measured_on", "words_of_steps", "words_of_use"]
 
 _GROUND, _INK, _DIM = "#ffffff", "#1f2328", "#57606a"
-# class → colour and pattern, as in the step strip; Okabe and Ito's palette
-_LOOK = {
-    "data wait": ("#E69F00", ""),
-    "forward": ("#56B4E9", ""),
-    "backward": ("#0072B2", ""),
-    "optimizer": ("#009E73", ""),
-    "sync": ("#D55E00", "///"),
-    "copy": ("#F0E442", "..."),
-    "other": ("#A5ABB3", "xx"),
-    "compute": ("#0072B2", ""),
-    "communication": ("#CC79A7", "///"),
-}
 _IDLE = "#ffffff"
 _POINTS = 400  # points of the queue's curve: about two per pixel
 
@@ -91,7 +80,9 @@ def _lanes(axes: Axes, strip: Strip) -> None:
     lanes = strip.lanes
     for row, lane in enumerate(reversed(lanes)):
         for part in lane.parts:
-            colour, pattern = _LOOK.get(part.name, (_IDLE, ""))
+            look = look_of(part.name)
+            idle = part.name.startswith("idle")
+            colour, pattern = (_IDLE, "") if idle else (look.fill, look.hatch)
             box = axes.barh(
                 row, part.end - part.start, 0.78, left=part.start, color=colour, linewidth=0
             )
@@ -142,10 +133,10 @@ def _legend(figure: Figure) -> None:
 
     shown = ("data wait", "forward", "backward", "optimizer", "sync", "copy", "other")
     handles = [
-        Patch(facecolor=_LOOK[n][0], hatch=_LOOK[n][1], edgecolor="#00000066", label=n)
+        Patch(facecolor=look_of(n).fill, hatch=look_of(n).hatch, edgecolor="#00000066", label=n)
         for n in shown
     ]
-    handles.append(Patch(facecolor=_LOOK["compute"][0], label="device: compute"))
+    handles.append(Patch(facecolor=look_of("compute").fill, label="device: compute"))
     handles.append(Patch(facecolor=_IDLE, edgecolor=_DIM, label="device: idle"))
     figure.legend(
         handles=handles, loc="lower left", ncols=5, fontsize=8, frameon=False, labelcolor=_INK

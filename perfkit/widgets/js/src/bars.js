@@ -1,5 +1,7 @@
 // Small pictures for table cells: a run's sparkline, and a ratio on a logarithmic scale.
 
+import { lookOf } from "./palette.js";
+
 const NS = "http://www.w3.org/2000/svg";
 
 function svg(width, height, kind, ...children) {
@@ -98,7 +100,7 @@ export function stack(parts, words) {
       y: 0,
       width: Math.max(wide - 0.75, 0.25).toFixed(2),
       height,
-      class: `pk-phase-${phase}`,
+      fill: lookOf(phase)[0],
     });
     x += wide;
     return rect;

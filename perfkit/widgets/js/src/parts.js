@@ -1,6 +1,7 @@
 // Small page elements shared by the widgets.
 
 import { fmtBytes, fmtNumber, fmtUs } from "./numbers.js";
+import { CURVES } from "./palette.js";
 
 /** An element; properties that start with "on" are listeners, null children are left out. */
 export function h(tag, properties = {}, ...children) {
@@ -22,6 +23,7 @@ export const freshId = (stem) => `pk-${stem}-${++lastId}`;
 export function frame(kind) {
   return h("div", {
     class: `pk pk-${kind}`,
+    style: Object.entries(CURVES).map((pair) => pair.join(":")).join(";"),
     "data-lm-suppress-shortcuts": "true",
     onkeydown: (event) => event.stopPropagation(),
   });

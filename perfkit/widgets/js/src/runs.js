@@ -2,6 +2,7 @@
 
 import { bar, barReach, pinIcon, spark, sparkTop, stack } from "./bars.js";
 import { morph } from "./morph.js";
+import { lookOf } from "./palette.js";
 import { canPress, h, letPress } from "./parts.js";
 
 /** `send(content)` reports a click on Pin or Confirm to the kernel. */
@@ -52,7 +53,7 @@ export function createRuns(send) {
     key.replaceChildren(
       h("li", { class: "pk-muted" }, "Where a step's time goes:"),
       ...[...labels].map(([phase, label]) =>
-        h("li", {}, h("span", { class: `pk-swatch pk-phase-${phase}` }), label),
+        h("li", {}, h("span", { class: "pk-swatch", style: `background:${lookOf(phase)[0]}` }), label),
       ),
     );
   };

@@ -6,7 +6,8 @@ import { createLanes, ROW, RULER } from "./lanes.js";
 import { plural } from "./numbers.js";
 import { announcer, errorBox, frame, freshId, h, throttle } from "./parts.js";
 import { onThemeChange, readTheme } from "./theme.js";
-import { draw, formatTime, lookOf } from "./timeline_draw.js";
+import { lookOf } from "./palette.js";
+import { draw, formatTime } from "./timeline_draw.js";
 
 const BUSY_AFTER_MS = 800;
 const LOST_AFTER_MS = 20_000;

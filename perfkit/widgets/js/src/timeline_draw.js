@@ -2,25 +2,7 @@
 
 import { fmtUs, plural } from "./numbers.js";
 import { HEAD, ROW, RULER } from "./lanes.js";
-
-// One look per kind, in the order of KINDS in perfkit/trace/ask/levels.py: the palette of the report
-// (Okabe and Ito), dark ink on light fill; waiting and communication also have a pattern.
-const LOOKS = {
-  "data wait": ["#E69F00", "#000"],
-  forward: ["#56B4E9", "#000"],
-  backward: ["#0072B2", "#fff"],
-  optimizer: ["#009E73", "#000"],
-  sync: ["#D55E00", "#000", "stripes"],
-  copy: ["#F0E442", "#000", "dots"],
-  compute: ["#0072B2", "#fff"],
-  communication: ["#CC79A7", "#000", "stripes"],
-  runtime: ["#B9BFC7", "#000"],
-  label: ["#E3E6EA", "#000", "line"],
-  python: ["#C9BBA5", "#000"],
-  other: ["#8A8F98", "#000"],
-};
-
-export const lookOf = (kind) => LOOKS[kind] ?? LOOKS.other;
+import { lookOf } from "./palette.js";
 
 function makePattern(context, kind) {
   const tile = document.createElement("canvas");
@@ -174,14 +156,14 @@ function drawBoxes(context, { x, y, width, height, theme, lanes, boxes, kinds, q
       if (pattern === "line" && b - a > 2) {
         context.strokeStyle = theme.muted;
         context.strokeRect(a + 0.5, top + 1.5, b - a - 1 - gap, ROW - 3);
-      } else if (pattern && b - a > 3) {
+      } else if (patterns[pattern] && b - a > 3) {
         context.fillStyle = patterns[pattern];
         context.fillRect(a, top + 1, b - a - gap, ROW - 2);
       }
       if (b - a >= 24) {
         const name = merged ? `${boxes.count[i].toLocaleString("en")} events` : boxes.names[boxes.name[i]];
         const text = clip(name, b - a);
-        if (pattern && pattern !== "line" && text) {
+        if (patterns[pattern] && text) {
           context.fillStyle = fill; // a plain background for text
           context.fillRect(a + 2, top + 3, Math.min(text.length * 6.3 + 4, b - a - 4), ROW - 6);
         }
