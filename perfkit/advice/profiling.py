@@ -18,7 +18,9 @@ from perfkit.base.arguments import check_flag, check_function, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import MeasurementError, UsageError
 from perfkit.base.home import folder
+from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.uninterrupted import surely
+from perfkit.measure.phases import PHASES, Phases
 from perfkit.trace.record.record import MAX_SECONDS, STEPS, WARMUP, Recorder
 
 #: A trace of more steps shows nothing new and takes minutes to read.
@@ -30,6 +32,7 @@ MOST_REPEATS = 10_000
 _UNPROFILED_CALLS = 3
 # A slow step is not repeated for longer than this.
 _REPEAT_FOR_S = 20.0
+_EVALUATION = PHASES.index("evaluation")
 
 
 class Profiling(Shown):
@@ -43,8 +46,18 @@ class Profiling(Shown):
 
     def __init__(self, make: Callable[..., Recorder]) -> None:
         self._state = StateWatch(lambda: recorder.runs_profiler)  # its stop drops this
-        live = self._state.live
-        self._recorder = recorder = make(on_step=live.step_ended, on_rest=live.rest)
+        self._phases = phases = Phases()
+        phases.live = live = self._state.live
+        self._evaluated_s = evaluated_s = list[float]()
+        self._instrument = Instrument("the watch of this region's steps")
+
+        def ended(_: float, ended_s: float) -> None:
+            evaluated_s.append(phases.take(round(ended_s * 1e9))[_EVALUATION] / 1e9)
+            live.step_ended()
+            phases.skip(time.perf_counter_ns())
+
+        on_step = self._instrument.hook(ended)
+        self._recorder = recorder = make(on_step=on_step, on_rest=phases.rest)
         self._enough_calls = recorder.warmup + recorder.steps + _UNPROFILED_CALLS
         self._stage = "new"
         self._error = ""
@@ -64,6 +77,7 @@ class Profiling(Shown):
             )
         try:
             self._state.start()
+            self._phases.start()
             self._recorder.start()
             self._stage = "running"
         except BaseException:
@@ -82,6 +96,7 @@ class Profiling(Shown):
         try:
             self._recorder.stop()
         finally:
+            self._phases.stop()
             self._state.stop()
 
     def failed(self, error: BaseException) -> None:
@@ -165,7 +180,7 @@ class Profiling(Shown):
             (
                 self._remark(),
                 self._evaluation(profile),
-                *(failure.sentence() for failure in self._state.failures),
+                *(failure.sentence() for failure in self._failures),
             ),
         )
         return replace(profile, warnings=(*said, *profile.warnings))
@@ -197,11 +212,16 @@ class Profiling(Shown):
         covered = profile.coverage
         if covered is None or not covered.first_step:
             return ""
-        evaluated = self._state.live.evaluated_s[covered.first_step - 1 : covered.last_step]
+        evaluated = self._evaluated_s[covered.first_step - 1 : covered.last_step]
         whole = [ms / 1e3 for ms in profile.breakdown.wall_ms]
         if not any(evaluated) or len(evaluated) != len(whole):
             return ""
         return evaluation_note(evaluated, whole, profile.breakdown)
+
+    @property
+    def _failures(self) -> tuple[Failure, ...]:
+        mine = self._phases.failure, self._instrument.failure
+        return (*(f for f in mine if f is not None), *self._state.failures)
 
     def _remark(self) -> str:
         """How the code ran, in words; empty if it ran once and ended well."""

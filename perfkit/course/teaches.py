@@ -27,8 +27,6 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "dataloader-no-workers",
         "dataloader-slow-code",
         "dataloader-few-workers",
-        "dataloader-no-core",
-        "dataloader-large-batches",
         "dataloader-blocked",
         "shuffled-gather",
         "host-sleeps",

@@ -11,8 +11,7 @@ import itertools
 import time
 from typing import Protocol
 
-from perfkit.base.device import Device, here, in_use
-from perfkit.base.errors import MissingError
+from perfkit.base.device import Device, in_use
 
 
 class Clock(Protocol):
@@ -47,34 +46,18 @@ class HostClock:
 
 
 class DeviceClock:
-    """Host time after a synchronisation of an accelerator.
+    """Host time after a synchronisation of an accelerator that is there."""
 
-    Args:
-        device: the kind of device; by default the accelerator of this machine.
-        index: which one. By default ``settle`` waits for all that this process uses. Creating this
-            clock initialises torch's current one.
-
-    Raises:
-        MissingError: torch sees no such device.
-    """
-
-    def __init__(self, device: Device | None = None, index: int | None = None) -> None:
-        device = here() if device is None else device
-        if device.is_cpu or not device.is_available():
-            raise MissingError(
-                "DeviceClock needs a GPU and torch sees none of that kind: use HostClock, or see "
-                "`perfkit doctor`"
-            )
+    def __init__(self, device: Device) -> None:
         self._device = device
-        self._index = device.current() if index is None else index
-        self._is_chosen = index is not None
+        self._index = device.current()
         self.device = device.place(self._index)
         self.resolution_ns = device.resolution_ns
         self.now = time.perf_counter_ns
 
     def settle(self) -> None:
-        others = () if self._is_chosen else self._device.devices()
-        for index in sorted({self._index, *others}):
+        """Wait for all devices that this process uses."""
+        for index in sorted({self._index, *self._device.devices()}):
             self._device.synchronize(index)
 
 

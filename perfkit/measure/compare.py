@@ -35,8 +35,7 @@ from perfkit.base.words import (
     no_difference,
 )
 from perfkit.measure.clock import Clock, clock_in_use
-from perfkit.measure.looks import Looks
-from perfkit.measure.paired import FEWEST, Interval, ratio_interval
+from perfkit.measure.paired import FEWEST, Interval, Looks, ratio_interval
 from perfkit.measure.summary import Summary, drift_of, summarize
 
 __all__ = ["Comparison", "Interval", "compare", "ratio_interval"]
@@ -49,13 +48,10 @@ _LETTER_TICKS = 1000
 _MOST_REPEATS = 10_000_000
 _LONGEST_NAME = 60
 # A trial that seems long enough may just have been interrupted. Trials of a tenth of a letter fit
-# between interruptions, and the shortest of this many counts. Long calls get fewer trials, and a
-# call too long for an interruption to explain gets one.
-_MOST_TRIALS = 8
+# between interruptions, and the shortest of this many counts; a call too long for an interruption
+# to explain gets one.
 _TRIALS = 3
 _SURELY_LONG = 20
-# If two calls both take twice a letter, it is not two interruptions.
-_LONG = 2.0
 # Arms whose calls take about equally long get the same number of calls per letter, so that
 # interruptions (timer, scheduler, garbage collection) affect both alike.
 _ALIKE = 2.0
@@ -298,18 +294,13 @@ def _per_call_ms(
     function: Callable[[], object], wanted_ms: float, clock: Clock, enough: Callable[[], bool]
 ) -> float:
     """How long one uninterrupted call takes; 0 if the clock cannot resolve it."""
-    short_ms = wanted_ms / 10
-    count = 1
+    short_ms, count = wanted_ms / 10, 1
     while True:
-        took_ms = total_ms = _time(function, count, clock)
-        trials = 1
-        while took_ms >= short_ms and total_ms < _SURELY_LONG * wanted_ms:
-            if trials == _MOST_TRIALS or (trials >= _TRIALS and total_ms > _TRIALS * wanted_ms):
+        took_ms = _time(function, count, clock)
+        for _ in range(_TRIALS - 1):
+            if not short_ms <= took_ms < _SURELY_LONG * wanted_ms or enough():
                 break
-            if (trials >= 2 and took_ms >= _LONG * wanted_ms) or enough():
-                break
-            again_ms = _time(function, count, clock)
-            took_ms, total_ms, trials = min(took_ms, again_ms), total_ms + again_ms, trials + 1
+            took_ms = min(took_ms, _time(function, count, clock))
         if took_ms >= short_ms or count >= _MOST_REPEATS:
             return took_ms / count
         # aim 20 % beyond the goal, but extrapolate a short measurement by at most a factor of 10
@@ -403,7 +394,10 @@ def _comparison(
             b,
             interval,
             busy=mark.until_now().sentence(),
-            over=_overrun(duration_s, budget_s),
+            over=f"two calls of each took {fmt_s(duration_s)}, more than the budget of "
+            f"{budget_s:g} s"
+            if duration_s > _OVERRUN * budget_s
+            else "",
         ),
         provenance=stamp(
             "measured here",
@@ -455,12 +449,6 @@ def sentence(names: tuple[str, str], interval: Interval) -> str:
         f"{a!r} is {fmt_ratio(1 / interval.ratio)} as fast as {b!r} "
         f"({share} interval {fmt_interval(low, high)})."
     )
-
-
-def _overrun(duration_s: float, budget_s: float) -> str:
-    if duration_s <= _OVERRUN * budget_s:
-        return ""
-    return f"two calls of each took {fmt_s(duration_s)}, more than the budget of {budget_s:g} s"
 
 
 def doubts(

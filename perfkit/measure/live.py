@@ -1,12 +1,12 @@
 """The objects of a run: its modules, optimizers, loaders and batches, and what it calls in steps.
 
 A recording of six steps shows what happens, and not why: that a flag is on, that a data set is a
-list of dicts, that hooks multiply. These are facts that need no sample. :class:`Live` meets the
-objects through hooks of its own, or is told of them by those of the phases, and whoever asks about
-them (``perfkit.advice.state``) does so between two steps: after steps 1, 2, 4, 8 …
+list of dicts, that hooks multiply. These are facts that need no sample. :class:`Live` is told of
+the objects by the hooks of :class:`~perfkit.measure.phases.Phases`, and whoever asks about them
+(``perfkit.advice.state``) does so between two steps: after steps 1, 2, 4, 8 …
 
-Told by the phases, it looks at the first eight steps and at those that double their number; all
-others cost a comparison. Objects are held weakly.
+It looks at the first eight steps and at those that double their number; all others cost a
+comparison. Objects are held weakly.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +25,10 @@ import numpy as np
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.stand_in import CallEnd, stand_in
+from perfkit.base.stand_in import stand_in
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.user_code import is_user_code, tells_something
 from perfkit.measure.memory_looks import MemoryLook, look, own_rise
-from perfkit.measure.outer_calls import OuterCalls
 
 if TYPE_CHECKING:
     from perfkit.measure.padding import Padding
@@ -181,7 +179,9 @@ def _safe(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class Live:
-    """Meets the objects of the run in the thread that starts it. It cannot raise into the run.
+    """Meets the objects of the run in the thread that starts it, told by a :class:`Phases`.
+
+    It cannot raise into the run.
 
     Attributes:
         looks: whether the step that runs is one of those that are looked at. In others, whoever
@@ -198,23 +198,15 @@ class Live:
         looks_at_evaluation: whether to look at that: not where step after step has one.
         kept: what the rules keep from one look to the next.
         n_profiled: looks at which a profiler of the program's own was on.
-        evaluated_s: of each step, seconds in forward passes, in evaluation mode, of modules that
-            have trained; until :meth:`rest`, and where it watches them itself.
 
     Args:
         is_ours: whether the profiler that is on is perfkit's.
-        hooks: meet the objects through hooks of its own, in each step; else
-            :class:`~perfkit.measure.phases.Phases` tells of them.
     """
 
-    def __init__(self, is_ours: Callable[[], bool], *, hooks: bool = True) -> None:
+    def __init__(self, is_ours: Callable[[], bool]) -> None:
         self._instrument = Instrument("the look at the run's objects", switch_off=self._silence)
         self._thread_id = 0
         self._undo: list[Callable[[], None]] = []
-        self._has_hooks = hooks
-        self._outer: OuterCalls | None = None
-        self._evaluates_from_s = self._evaluated_s = 0.0
-        self.evaluated_s: list[float] = []
         self._asked: Callable[[Live], None] | None = None
         self.looks = False
         self._due = 1
@@ -267,8 +259,6 @@ class Live:
         self.began_s = time.perf_counter()
         with self._instrument.guard("starting"), Uninterrupted():
             self._undo += self._count_calls()
-            if self._has_hooks:
-                self._hook_all()
         if self.failure is not None:
             self.stop()
 
@@ -287,19 +277,12 @@ class Live:
 
         surely(all_of_it)
         # a cycle would keep this, and what it met, until the collector runs
-        self._asked, self._is_ours, self._outer = None, bool, None
+        self._asked, self._is_ours = None, bool
 
-    def rest(self) -> None:
-        """Nothing more is recorded: watch modules no more; called between two steps."""
-        if self._outer is not None:
-            with self._instrument.guard("watching modules"):
-                self._outer.stop()
-                self._outer = None
-
-    def step_ended(self, *_: float) -> None:
+    def step_ended(self) -> None:
         """A step is over; cannot raise. What it takes belongs to no step."""
         self.n_steps += 1
-        if self.n_steps >= self._next or self._outer is not None:
+        if self.n_steps >= self._next:
             self._step_ended()
 
     def _silence(self) -> None:
@@ -308,10 +291,6 @@ class Live:
 
     @_safe
     def _step_ended(self) -> None:
-        if self._outer is not None:
-            self._outer.close()
-            self.evaluated_s.append(self._evaluated_s)
-            self._evaluated_s = 0.0
         if self.n_steps >= self._due:
             self._due = 2 * self.n_steps
             asks = self.n_steps >= _ASKS_WORKERS and any(x.n_workers for x in self.loaders.values())
@@ -330,7 +309,7 @@ class Live:
         """The value that was given for this object first, and after how many steps."""
         return self._first_looks.setdefault(thing, (value, self.n_steps))
 
-    # --- what is told of, by the phases or by these hooks ---------------------------------------
+    # --- what the phases tell of ----------------------------------------------------------------
 
     @_safe
     def fetched(self, is_batch: bool, source: Any, batch: Any, spent_s: float) -> None:
@@ -355,8 +334,6 @@ class Live:
         with_grad = torch.is_grad_enabled()
         if not (with_grad or module.training):
             self.evaluates(args)
-        if not module.training and use.n_calls > use.n_without_grad + use.n_eval_with_grad:
-            self._evaluates_from_s = time.perf_counter()
         use.n_calls += 1
         use.n_training += module.training
         use.n_without_grad += not with_grad
@@ -430,45 +407,6 @@ class Live:
         for other in self.optimizers.values():
             if other is not use:
                 other.another_steps()
-
-    def _hook_all(self) -> None:
-        from torch.optim import optimizer
-
-        hook, undo = self._instrument.hook, self._undo
-        undo.append(torch_compat.watch_loader_iterators(hook(self._before_fetch)))
-        undo.append(torch_compat.watch_backward(hook(self._before_backward)))
-        before = optimizer.register_optimizer_step_pre_hook(hook(self._before_optimizer))
-        undo.append(before.remove)
-        self._outer = OuterCalls(self._instrument)
-        undo.append(self._outer.stop)
-        self._outer.start(self.forward_begins, self._forward_ended)
-
-    def _before_fetch(self, is_batch: bool, source: Any) -> CallEnd | None:
-        if get_ident() != self._thread_id:
-            return None
-        if self._outer is not None:
-            self._outer.close()
-            self._outer.pause()
-        return partial(self._after_fetch, is_batch, source, time.perf_counter())
-
-    def _after_fetch(self, is_batch: bool, source: Any, began_s: float, batch: Any) -> None:
-        spent_s = time.perf_counter() - began_s
-        if self._outer is not None:
-            self._outer.go_on()
-        self.fetched(is_batch, source, batch, spent_s)
-
-    def _forward_ended(self) -> None:
-        if self._evaluates_from_s:
-            self._evaluated_s += time.perf_counter() - self._evaluates_from_s
-            self._evaluates_from_s = 0.0
-
-    def _before_backward(self) -> None:
-        if get_ident() == self._thread_id:
-            self.backward_begins()
-
-    def _before_optimizer(self, optimizer: Any, *_: Any) -> None:
-        if get_ident() == self._thread_id:
-            self.optimizer_begins(optimizer)
 
     # --- DataLoaders ------------------------------------------------------------------------
 

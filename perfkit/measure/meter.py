@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import threading
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,11 @@ from perfkit.measure.phases import PHASES
 
 #: Steps that are kept; when there are more, every second one is dropped.
 CAPACITY = 65_536
+#: Points of an update; more steps than that are means of neighbours.
+MOST_POINTS = 500
+
+Points = tuple[list[float], list[float], list[float]]
+"""Step numbers from 1, durations and data waits in milliseconds."""
 
 _Array = npt.NDArray[np.float64]
 # A row: step and data wait, each of PHASES, garbage collections; all in ns.
@@ -117,12 +122,25 @@ class StepMeter:
         # a copy: an array that is looked at cannot grow
         return np.array(self._rows[i::_N], np.int64) / 1e6
 
-    def since(self, number: int) -> tuple[list[int], list[float], list[float]]:
-        """Numbers, durations (ms) and data waits (ms) of the kept steps from ``number`` on."""
-        first = -(-number // self.stride)
+    def points(self, since: int, left_out: Collection[int]) -> Points:
+        """The kept steps from number ``since`` on but for some, few enough to be drawn.
+
+        Plain Python where they are few, as they are in a training loop: an update comes after much
+        other work, and then the first operation of numpy alone takes as long as all of this.
+        """
+        first = -(-since // self.stride)
         rows = self._rows[first * _N :]
-        numbers = [i * self.stride for i in range(first, first + len(rows) // _N)]
-        return numbers, [ns / 1e6 for ns in rows[::_N]], [ns / 1e6 for ns in rows[1::_N]]
+        kept: list[Sequence[float]] = [
+            (number + 1.0, step_ns / 1e6, wait_ns / 1e6)
+            for i, (step_ns, wait_ns) in enumerate(zip(rows[::_N], rows[1::_N], strict=True), first)
+            if (number := i * self.stride) not in left_out
+        ]
+        if len(kept) > MOST_POINTS:
+            edges = np.linspace(0, len(kept), MOST_POINTS + 1).astype(int)[:-1]
+            sizes = np.diff(edges, append=len(kept))
+            kept = (np.add.reduceat(kept, edges) / sizes[:, None]).tolist()
+        numbers, step_ms, wait_ms = zip(*kept, strict=True) if kept else ((), (), ())
+        return list(numbers), list(step_ms), list(wait_ms)
 
     def usual_ns(self, n: int) -> int:
         """The median duration of the last ``n`` kept steps, in nanoseconds; 0 without any."""

@@ -41,7 +41,31 @@ _EXACT_UP_TO = 50
 # n² / 2 averages are sorted; beyond this many, neighbouring blocks are joined.
 _MOST = 1500
 
+# Each look of :class:`Looks` comes after this many times the blocks of the one before.
+_GROWTH = 1.5
+
 _Array = npt.NDArray[np.float64]
+
+
+class Looks:
+    """When a measurement in turns looks at its interval, to stop if it is tight.
+
+    At a few geometrically spaced moments, and only at the interval's width: looking after every
+    block, or stopping when a difference appears, would give too many false ones.
+
+    Args:
+        first: blocks before the first look.
+    """
+
+    def __init__(self, first: int) -> None:
+        self._next = first
+
+    def is_due(self, done: int) -> bool:
+        """Whether to look after so many blocks; asked once after each."""
+        if done < self._next:
+            return False
+        self._next = math.ceil(done * _GROWTH)
+        return True
 
 
 @dataclass(frozen=True)

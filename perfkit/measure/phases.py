@@ -244,6 +244,11 @@ class Phases:
                 call()
         self._end_fetch_event = self._leave_event = _nothing
 
+    def rest(self) -> None:
+        """Watch modules no more; called between two steps, whose forward passes are other then."""
+        with self._instrument.guard("watching modules"):
+            self._outer.stop()
+
     def take(self, until_ns: int | None = None) -> tuple[int, ...]:
         """Nanoseconds of each of :data:`PHASES` since the last call; a step is over.
 

@@ -24,7 +24,7 @@ from perfkit.base.uninterrupted import surely
 from perfkit.base.words import fmt_count
 from perfkit.measure.batch import SampleCounter
 from perfkit.measure.footprint import Footprint
-from perfkit.measure.tracker import Observer, Pace, StepTracker, Update
+from perfkit.measure.tracker import Observer, StepTracker, Update
 from perfkit.measure.verdict import RunSummary
 
 __all__ = ["RunSummary", "WatchedRun"]
@@ -33,42 +33,14 @@ _Batch = TypeVar("_Batch")
 
 DEFAULT_HZ = 1.0
 MOST_HZ = 10.0
-# The first updates come faster, so that the plot moves at once and a short run has enough memory
-# readings for a trend.
-_EARLY_UPDATES = 10
-_EARLY_PERIOD_NS = 100_000_000
-# The next update waits this many times as long as the quicker of the last two took. Where updates
-# take about equally long, the early ones cost at most 0.25 % of the run and the others 0.02 %; in a
-# kernel its own threads, which make and send the message, take longer than that
-# (tests/bench/watch_overhead.py). One that is much slower than its neighbours costs more, and holds
-# up none: the first takes tens of milliseconds (imports, code that runs for the first time), which
-# says nothing about the next.
-_REST_AFTER_EARLY_UPDATE, _REST_AFTER_UPDATE = 400, 4500
 # One update in eleven days: anything slower is no update at all, and tiny rates overflow.
 _LEAST_HZ = 1e-6
 _LONGEST_NAME = 80
+# What training loops ask a loader for; all else is at `.loader`: a misspelt name is an error.
+_OF_THE_LOADER = ("dataset", "batch_size", "sampler", "batch_sampler", "num_workers")
 # How a loop ends that asks for no further batch: a break, a count of steps that is reached, an
 # exception in its body. The iterator cannot tell them apart.
 _LEFT = "left"
-
-
-class _LivePace(Pace):
-    """At a rate, and more rarely where updates take long."""
-
-    def __init__(self, hz: float) -> None:
-        self.period_ns = int(1e9 / hz)
-        self._n = self._last_ns = 0
-
-    def first_ns(self, began_ns: int) -> int:
-        return began_ns + min(_EARLY_PERIOD_NS, self.period_ns)
-
-    def next_ns(self, now_ns: int, took_ns: int) -> int:
-        self._n += 1
-        period, rest = self.period_ns, _REST_AFTER_UPDATE
-        if self._n <= _EARLY_UPDATES:
-            period, rest = min(period, _EARLY_PERIOD_NS), _REST_AFTER_EARLY_UPDATE
-        quicker_ns, self._last_ns = min(took_ns, self._last_ns), took_ns
-        return now_ns + max(period, rest * quicker_ns)
 
 
 class WatchedRun(Generic[_Batch]):
@@ -123,7 +95,7 @@ class WatchedRun(Generic[_Batch]):
             now=now,
             mark=mark,
             read_memory=read_memory,
-            pace=_LivePace(hz),
+            hz=hz,
         )
         self._count = SampleCounter()
         self._batch_size = 0
@@ -147,37 +119,15 @@ class WatchedRun(Generic[_Batch]):
     def __len__(self) -> int:
         return len(self._loader)
 
-    # The few attributes that training loops use. Everything else is at `.loader`: a forwarding
-    # __getattr__ would hide a misspelt name.
     @property
     def loader(self) -> Any:
         """The wrapped loader."""
         return self._loader
 
-    @property
-    def dataset(self) -> Any:
-        """The loader's data set."""
-        return self._loader.dataset
-
-    @property
-    def batch_size(self) -> Any:
-        """The loader's batch size."""
-        return self._loader.batch_size
-
-    @property
-    def sampler(self) -> Any:
-        """The loader's sampler (``loader.sampler.set_epoch(epoch)``)."""
-        return self._loader.sampler
-
-    @property
-    def batch_sampler(self) -> Any:
-        """The loader's batch sampler."""
-        return self._loader.batch_sampler
-
-    @property
-    def num_workers(self) -> Any:
-        """The loader's number of worker processes."""
-        return self._loader.num_workers
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_THE_LOADER:
+            return getattr(self._loader, name)
+        raise AttributeError(f"a watch has no {name!r}; what the loader has is at .loader")
 
     @property
     def total(self) -> int | None:

@@ -57,7 +57,7 @@ class TorchWatch:
             n_slowed=options.n_slowed,
         )
         self.run = StepTracker(on_update, samples_lines=False, n_left_out=options.n_left_out)
-        self.state = StateWatch(lambda: self.recorder.runs_profiler, hooks=False)
+        self.state = StateWatch(lambda: self.recorder.runs_profiler)
         self.run.phases.live = self.state.live
         self.account: MemoryAccount | None = None
         self.syncs: SyncLines | None = None

@@ -130,7 +130,7 @@ def test_a_look_out_that_fails_leaves_the_code_alone(monkeypatch: pytest.MonkeyP
     def fails(self: object) -> None:
         raise RuntimeError("boom")
 
-    monkeypatch.setattr("perfkit.measure.live.Live._forward_ended", fails)
+    monkeypatch.setattr("perfkit.measure.phases.Phases._closes", fails)
     with perfkit.profile() as p:
         _loop(_evaluates)()
     assert not _told(p.result)

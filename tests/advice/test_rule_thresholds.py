@@ -945,8 +945,8 @@ def test_many_workers_gain_little_from_one_more() -> None:
     """A seventeenth worker brings at most 6 %: nothing to advise."""
 
     def rules(n: int) -> set[str]:
-        worker = ProcessUse(10.0, 9.6, 0.1, 0.1, 0, 0)
-        loading = DataLoaderStats(10.0, 32, None, (worker,) * n, 1.2)
+        worker = ProcessUse(10.0, 9.6, 0.1, 0)
+        loading = DataLoaderStats(10.0, 32, (worker,) * n, 1.2)
         return fired(
             (cpu_training(6, wait=870 * 4, loader=WORKERS), {"facts": changed(loading=loading)})
         )
@@ -1029,29 +1029,22 @@ def test_workers_are_as_many_as_cores_only_where_these_are_known(
 
 
 def test_what_other_workers_do_is_not_said_of_a_loader_without_any() -> None:
-    """The busy workers may be another loader's; a slow disk is everybody's."""
-    worker = ProcessUse(10.0, 9.6, 0.1, 0.1, 0, 0)
-    loading = DataLoaderStats(10.0, 8, None, (worker,) * 2, 0.2)
+    """The busy workers may be another loader's."""
+    worker = ProcessUse(10.0, 9.6, 0.1, 0)
+    loading = DataLoaderStats(10.0, 8, (worker,) * 2, 0.2)
     known = {"facts": changed(loading=loading)}
     assert fired((asking(3_500, SINGLE), known)) == {"dataloader-no-workers"}
     assert fired((asking(3_500), known)) == {"dataloader-slow-code"}
 
 
 def test_a_known_cause_takes_the_place_of_what_the_lines_suggest() -> None:
-    worker = ProcessUse(10.0, 9.6, 0.1, 0.1, 0, 0)
-    loading = DataLoaderStats(10.0, 8, None, (worker,) * 2, 0.2)
+    worker = ProcessUse(10.0, 9.6, 0.1, 0)
+    loading = DataLoaderStats(10.0, 8, (worker,) * 2, 0.2)
     lines = sampled(6, of=10, text="return read(path)", in_data_wait=True)
     known = {"facts": changed(loading=loading), "lines": lines}
     found = finding((waiting_on_a_device(2_000), known), "dataloader-slow-code")
     assert found.line is None  # the workers' lines are not sampled
     assert not any("meanwhile" in one for one in found.evidence)
-    main = ProcessUse(10.0, 1.0, 0.1, 0.0, 10**9, 10**9)
-    known = {
-        "facts": changed(loading=DataLoaderStats(10.0, 8, main, (), 7.0)),
-        "lines": lines,
-    }
-    disk = finding((asking(3_500, SINGLE), known), "dataloader-slow-disk")
-    assert disk.line == "data.py:9: return read(path)"
 
 
 @pytest.mark.parametrize(

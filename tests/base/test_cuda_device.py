@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from perfkit.base.device import here, in_use, of
-from perfkit.measure.clock import DeviceClock
+from perfkit.measure.clock import clock_in_use
 from perfkit.memory.allocator import AllocatorMeter
 
 pytestmark = [
@@ -131,7 +131,7 @@ def test_tf32_is_as_torch_says() -> None:
 
 
 def test_its_clock_waits_for_the_work() -> None:
-    clock = DeviceClock()
+    clock = clock_in_use()
     assert clock.device == f"cuda:{torch.cuda.current_device()}"
     x = torch.randn(256, 256, device="cuda")
     for _ in range(20):

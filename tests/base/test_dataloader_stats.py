@@ -27,14 +27,14 @@ _HIDDEN = psutil.AccessDenied()
 
 
 class Made:
-    """Made processes, and a clock; 0 is this process."""
+    """Made processes, and a clock."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock_s = 100.0
         self.main_s = 0.0
         self.waited_s: float | None = 0.5
         self.pids: list[int] = []
-        self.processes: dict[int, dict[str, Any]] = {0: {"io": (0, 0)}}
+        self.processes: dict[int, dict[str, Any]] = {}
         self.busy_s: float | None = 0.0
         self.sampler = DataLoaderSampler(
             lambda: self.clock_s, spent=lambda: self.main_s, started=lambda: self.pids
@@ -95,8 +95,6 @@ def test_a_worker_is_not_seen_while_the_loop_stands_still_for_perfkit(made: Made
     made.after(2.0)
     (worker,) = made.stats.workers
     assert (worker.seen_s, worker.cpu_s) == (2.0, 1.5)
-    assert made.stats.main is not None
-    assert made.stats.main.seen_s == 2.0
     assert made.stats.wall_s == 7.0  # of the machine's cores
 
 
@@ -109,12 +107,10 @@ def test_two_looks_at_a_worker_give_what_it_did_between_them(
     made.set_worker(45, 1.0)  # seen once only
     made.after(0.0)
     made.processes.pop(45)
-    made.waited_s, made.main_s, made.busy_s = 1.25, 1.5, 6.0
-    made.processes[0]["io"] = 900, 300
+    made.waited_s, made.busy_s = 1.25, 6.0
     made.set_worker(41, 4.0, 1.0, io=(1010, 905))
     made.after(4.0)
-    assert made.stats.workers == (ProcessUse(4.0, 3.5, 0.5, 0.75, 1000, 900),)
-    assert made.stats.main == ProcessUse(4.0, 1.5, None, 0.75, 900, 300)
+    assert made.stats.workers == (ProcessUse(4.0, 3.5, 0.75, 900),)
     assert made.stats.spare_cores == 2.5
     assert made.stats.mean(lambda worker: worker.cpu_s) == pytest.approx(3.5 / 4)
     assert made.stats.doubts == ("1 of 2 workers lived too short to be seen",)
@@ -187,23 +183,11 @@ def test_a_look_that_fails_is_switched_off_and_raises_nothing(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dataloader_stats, "cores_busy_s", lambda: 1 / 0)
+    made.set_worker(41, 0.0)
     made.after(0.0)
     assert made.sampler.instrument.failure is not None
     made.after(5.0)
     assert made.sampler.result() is None
-
-
-def test_without_workers_looks_become_rare(made: Made) -> None:
-    looked_at_s = set()
-    for _ in range(1000):
-        made.main_s = made.clock_s - 100.0
-        made.after(1.0)
-        looked_at_s.add(made.sampler._machine[-1][0])
-    # each takes as long as an update of watch, and only the last one counts
-    assert 10 < len(looked_at_s) <= 25
-    made.set_worker(41, 0.0)  # an epoch with workers begins: the next look finds them
-    made.after(1.0)
-    assert made.sampler._workers
 
 
 def test_workers_are_among_the_processes_of_multiprocessing(
@@ -241,9 +225,7 @@ if __name__ == "__main__":
         use = looks.result()
         if use and len(use.workers) == 2 and min(w.cpu_s for w in use.workers) >= 0.2:
             break
-    kernel = all(w.system_s <= w.cpu_s for w in use.workers)
-    print(looks.instrument.failure, len(use.workers), kernel)
-    print(use.workers[0].disk_bytes is None, use.main.cpu_s < sum(w.cpu_s for w in use.workers))
+    print(looks.instrument.failure, len(use.workers), use.workers[0].disk_bytes is None)
 """
 
 
@@ -258,12 +240,12 @@ def test_it_sees_real_workers(tmp_path: Path, context: str) -> None:
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, timeout=300, env=os.environ
     )
-    assert done.stdout.splitlines() == ["None 2 True", "False True"], done.stderr
+    assert done.stdout.splitlines() == ["None 2 False"], done.stderr
 
 
 def test_the_mean_is_over_the_time_that_workers_were_seen() -> None:
-    one = ProcessUse(10.0, 5.0, 1.0, 0.0, None, None)
-    two = ProcessUse(2.0, 1.0, 0.0, 0.0, None, None)
-    use = DataLoaderStats(10.0, 4, None, (one, two))
+    one = ProcessUse(10.0, 5.0, 0.0, None)
+    two = ProcessUse(2.0, 1.0, 0.0, None)
+    use = DataLoaderStats(10.0, 4, (one, two))
     assert use.mean(lambda worker: worker.cpu_s) == pytest.approx(0.5)
-    assert DataLoaderStats(10.0, 4, None, ()).mean(lambda worker: worker.cpu_s) is None
+    assert DataLoaderStats(10.0, 4, ()).mean(lambda worker: worker.cpu_s) is None

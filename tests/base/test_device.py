@@ -15,7 +15,7 @@ from perfkit.base import device as devices
 from perfkit.base.device import Device, ProfilerNames
 from perfkit.base.machine import stamp
 from perfkit.experiment.settings import Settings
-from perfkit.measure.clock import DeviceClock, clock_in_use
+from perfkit.measure.clock import clock_in_use
 from perfkit.measure.footprint import footprint
 from perfkit.memory.allocator import AllocatorMeter, allocator_states
 from perfkit.trace.ask.memory_curve import memory_curve
@@ -123,8 +123,6 @@ def test_the_clock_waits_for_the_device_that_is_registered(toy: Toy) -> None:
     assert (clock.device, clock.resolution_ns) == ("toy:1", 7)
     clock.settle()
     assert toy.waited_for == [1]
-    DeviceClock(toy, 0).settle()
-    assert toy.waited_for == [1, 0]
 
 
 def test_a_device_that_is_there_but_unused_is_not_waited_for(toy: Toy) -> None:

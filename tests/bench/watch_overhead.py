@@ -127,7 +127,7 @@ def watch(clock):
     import perfkit.widgets.watch as shows
     parts.of(tracker, "_read_memory", "memory")
     import perfkit.measure.tracker as runs
-    parts.of(runs, "points_since", "points")
+    parts.of(runs, "points", "points")
     parts.of(tracker.sampler, "learns", "sampler")
     parts.of(tracker, "_look_at_machine", "machine")
     parts.of(plot, "update", "curve")

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from perfkit.base.device import of
-from perfkit.base.errors import MissingError
 from perfkit.measure.clock import DeviceClock, HostClock, clock_in_use
 
 
@@ -63,17 +62,9 @@ def test_cuda_clock_waits_for_every_device_that_the_process_uses(cuda: FakeCuda)
     assert cuda.synchronised == [1, 3]
 
 
-def test_cuda_clock_of_one_device_waits_for_that_one(cuda: FakeCuda) -> None:
-    DeviceClock(of("cuda"), 1).settle()
-    assert cuda.synchronised == [1]
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
-def test_without_cuda_the_host_clock_serves_and_cuda_says_why_not() -> None:
+def test_without_cuda_the_host_clock_serves() -> None:
     assert isinstance(clock_in_use(), HostClock)
-    for device in (None, of("cuda")):
-        with pytest.raises(MissingError, match="needs a GPU and torch sees none"):
-            DeviceClock(device)
 
 
 def test_choosing_a_clock_imports_no_torch() -> None:

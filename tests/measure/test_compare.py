@@ -160,7 +160,7 @@ def test_order_is_balanced_within_each_block_and_seeded(clock) -> None:
             functools.partial(arm, "a", 20), functools.partial(arm, "b", 10),
             warmup=1, clock=clock, seed=seed, min_blocks=12,
         )  # fmt: skip
-        return "".join(calls[6:])  # 1 warm-up call and 2 to find the repeats, of each
+        return "".join(calls[8:])  # 1 warm-up call and 3 to find the repeats, of each
 
     letters = order(3)
     blocks = [letters[i : i + 4] for i in range(0, len(letters), 4)]
@@ -340,8 +340,8 @@ def test_unsteady_ratio_is_told(clock) -> None:
 
 def test_the_device_is_settled_around_each_letter(clock) -> None:
     c = steady(clock)
-    # two settles a letter, four letters a block, one each to warm up, two to find the repeats
-    assert clock.settled == 2 * (4 * c.n_blocks + 2 + 4)
+    # two settles a letter, four letters a block, one each to warm up, three to find the repeats
+    assert clock.settled == 2 * (4 * c.n_blocks + 2 + 6)
 
 
 def test_to_dict_is_json_and_the_notebook_bundle_carries_it(clock) -> None:

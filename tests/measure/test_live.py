@@ -13,7 +13,7 @@ from perfkit.measure.phases import Phases
 def test_the_first_steps_and_those_that_double_their_number_are_looked_at() -> None:
     model, shapes = nn.Linear(4, 1), iter(range(1, 100))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    live, phases = Live(lambda: True, hooks=False), Phases()
+    live, phases = Live(lambda: True), Phases()
     phases.live = live
     looks: list[int] = []
     live.start(lambda live: looks.append(live.n_steps))

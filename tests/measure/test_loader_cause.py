@@ -16,19 +16,15 @@ MB = 10**6
 BUSY = ProcessUse(
     seen_s=10.0,
     cpu_s=9.6,
-    system_s=0.4,
     waited_s=0.1,
-    asked_bytes=400 * MB,
     disk_bytes=0,
 )
-MAIN = replace(BUSY, cpu_s=4.0, waited_s=0.0)
 
 
 def use(worker: ProcessUse = BUSY, n: int = 2, **facts: object) -> DataLoaderStats:
     made = DataLoaderStats(
         wall_s=10.0,
         n_cores=8,
-        main=MAIN,
         workers=(worker,) * n,
         spare_cores=0.4,
     )
@@ -58,33 +54,16 @@ def test_too_few_workers():
 
 
 def test_slow_disk():
-    reads = replace(BUSY, cpu_s=2.0, disk_bytes=900 * MB, asked_bytes=1000 * MB)
+    reads = replace(BUSY, cpu_s=2.0, disk_bytes=900 * MB)
     cause = loader_cause(use(reads), lost=0.9)
     assert cause is not None
     assert cause.kind == "disk"
     assert cause.evidence[0] == (
         "each of 2 workers is blocked for 79 % of the time, and together they read 172 MiB/s from "
-        "the disk (90 % of what was asked for; the rest was in memory)"
+        "it"
     )
     # the workers' other time stays: 0.21, which is more than the rest of the step
     assert cause.gain_at_most == pytest.approx(1 / 0.21)
-
-
-def test_time_in_the_kernel():
-    hands = replace(BUSY, cpu_s=9.0, system_s=6.3, asked_bytes=0)
-    cause = loader_cause(use(hands), lost=0.8)
-    assert cause is not None
-    assert cause.kind == "batches"
-    assert cause.evidence[0] == "the kernel takes 70 % of the workers' CPU time"
-    # 70 % of the 91 % in which a worker computes or waits for a core
-    assert cause.gain_at_most == pytest.approx(1 / (1 - 0.7 * 0.91))
-
-
-def test_a_kernel_that_copies_from_the_page_cache_is_no_new_memory():
-    reads = replace(BUSY, system_s=4.5, asked_bytes=9_000 * MB)
-    cause = loader_cause(use(reads), lost=0.8)
-    assert cause is not None
-    assert cause.kind == "code"
 
 
 def test_a_wait_for_something_else():
@@ -105,17 +84,7 @@ def test_workers_without_a_core_are_said():
     starved = replace(BUSY, cpu_s=2.0, waited_s=7.8)
     cause = loader_cause(use(starved, spare_cores=0.1), lost=0.9)
     assert cause is not None
-    assert cause.kind == "cores"
-    assert cause.gain_at_most == pytest.approx(1 / 0.22)
-
-
-def test_a_disk_without_workers():
-    main = replace(MAIN, cpu_s=3.0, disk_bytes=600 * MB, asked_bytes=600 * MB)
-    cause = loader_cause(use(main=main, workers=()), lost=0.65)
-    assert cause is not None
-    assert cause.kind == "disk"
-    assert "the training thread is blocked for 70 % of the time" in cause.evidence[0]
-    assert cause.formula.startswith("2.9× at most: 1 / max(0.35, 0.00)")
+    assert cause.title == "The workers have no core to run on"
 
 
 @pytest.mark.parametrize(
@@ -127,9 +96,9 @@ def test_a_disk_without_workers():
         # neither at work nor blocked for long: workers that keep up most of the time
         ({"worker": replace(BUSY, cpu_s=6.0)}, 0.3),
         # no permission to read /proc/PID/io: a disk cannot be told from a sleep
-        ({"worker": replace(BUSY, cpu_s=2.0, disk_bytes=None, asked_bytes=None)}, 0.9),
+        ({"worker": replace(BUSY, cpu_s=2.0, disk_bytes=None)}, 0.9),
         ({"spare_cores": None}, 0.9),
-        ({"n": 0}, 0.9),  # no workers, and the thread computes
+        ({"n": 0}, 0.9),  # no workers
     ],
 )
 def test_where_evidence_is_thin_no_cause_is_named(facts: dict[str, object], lost: float):

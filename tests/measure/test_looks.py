@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfkit.measure.looks import Looks
+from perfkit.measure.paired import Looks
 
 
 @pytest.mark.parametrize(

@@ -220,11 +220,11 @@ def test_how_bound_by_data_a_run_is(share: float, begin: str) -> None:
 # --- loaders ------------------------------------------------------------------------------
 
 MB, MIB = 10**6, 2**20
-_WORKER = ProcessUse(10.0, 9.6, 0.4, 0.1, 400 * MB, 0)
+_WORKER = ProcessUse(10.0, 9.6, 0.1, 0)
 
 
 def _cause(worker: ProcessUse = _WORKER, lost: float = 0.8, **facts: object) -> str | None:
-    use = DataLoaderStats(10.0, 8, _WORKER, (worker, worker), 0.4)
+    use = DataLoaderStats(10.0, 8, (worker, worker), 0.4)
     found = loader_cause(dataclasses.replace(use, **facts), lost=lost)  # type: ignore[arg-type]
     return None if found is None else found.kind
 
@@ -234,7 +234,7 @@ def _worker(**changes: float) -> ProcessUse:
 
 
 def _short(seen_s: float) -> ProcessUse:
-    return _worker(seen_s=seen_s, cpu_s=0.96 * seen_s, system_s=0.0, waited_s=0.0)
+    return _worker(seen_s=seen_s, cpu_s=0.96 * seen_s, waited_s=0.0)
 
 
 READS = 900 * MB
@@ -267,14 +267,6 @@ CAUSES = {
         lambda: _cause(_worker(cpu_s=7.5, waited_s=2.2), spare_cores=3.0), "code",
         lambda: _cause(_worker(cpu_s=7.5, waited_s=1.8), spare_cores=3.0), "workers",
     ),
-    "time in the kernel": (
-        lambda: _cause(_worker(system_s=3.7, asked_bytes=0)), "code",
-        lambda: _cause(_worker(system_s=4.1, asked_bytes=0)), "batches",
-    ),
-    "what reading takes": (
-        lambda: _cause(_worker(system_s=5, asked_bytes=4_000 * MB)), "code",
-        lambda: _cause(_worker(system_s=5, asked_bytes=1_500 * MB)), "batches",
-    ),
 }  # fmt: skip
 
 
@@ -285,7 +277,7 @@ def test_why_a_loader_is_slow(what: str) -> None:
 
 
 def test_a_gain_above_ten_is_not_told() -> None:
-    use = DataLoaderStats(10.0, 8, _WORKER, (_WORKER,), 0.4)
+    use = DataLoaderStats(10.0, 8, (_WORKER,), 0.4)
     for lost, gain in ((0.88, 1 / 0.12), (0.95, 10.0)):
         found = loader_cause(use, lost=lost)
         assert found is not None

@@ -48,12 +48,12 @@ def test_a_full_meter_keeps_an_even_sample_and_exact_sums(n: int) -> None:
 
 def test_since_gives_the_kept_steps_from_a_number_on() -> None:
     meter = metered([(i, 0) for i in range(20)], capacity=8)
-    numbers, step_ms, wait_ms = meter.since(9)
+    numbers, step_ms, wait_ms = meter.points(9, ())
     assert meter.stride == 4
-    assert numbers == [12, 16]
+    assert numbers == [13, 17]
     assert [1e6 * ms for ms in step_ms] == [12, 16]
     assert wait_ms == [0, 0]
-    assert meter.since(20)[0] == []
+    assert meter.points(20, ())[0] == []
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 7])

@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from perfkit.base.errors import UsageError
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.measure.footprint import Footprint, footprint
-from perfkit.measure.meter import StepMeter
-from perfkit.measure.points import MOST_POINTS
+from perfkit.measure.meter import MOST_POINTS, StepMeter
 from perfkit.measure.run import WatchedRun
 from perfkit.measure.tracker import Update
 from perfkit.measure.verdict import RunSummary

@@ -261,7 +261,7 @@ def test_an_update_is_one_message(kernel: Kernel) -> None:
     seen = kernel.run(
         "run = perfkit.watch(range(80), name='toy')\n"
         "for batch in run:\n    time.sleep(0.01)\n"
-        "print(run.tracker._pace._n)"
+        "print(run.tracker._n_updates)"
     )
     to_plot = [c["data"] for c in of(seen, "comm_msg")]
     n_points = sum(data["method"] == "custom" for data in to_plot)

@@ -29,8 +29,6 @@ RULE_OF_CAUSE = {
     "disk": "dataloader-slow-disk",
     "code": "dataloader-slow-code",
     "workers": "dataloader-few-workers",
-    "cores": "dataloader-no-core",
-    "batches": "dataloader-large-batches",
     "elsewhere": "dataloader-blocked",
 }
 
@@ -55,8 +53,8 @@ def dataloader(case: Case) -> Iterator[Finding]:
     if top is not None and top.n_samples >= _LEAST_SAMPLES:
         line = top.shown
         evidence.append(f"{fmt_share(top.share)} of {of} {'are' if alone else 'is'} at {top.where}")
-    cause = loader_cause(case.facts.loading, lost=lost)
-    if cause is not None and (not alone or cause.kind == "disk"):
+    cause = None if alone else loader_cause(case.facts.loading, lost=lost)
+    if cause is not None:
         if cause.gain_at_most >= _LEAST_GAIN:
             yield Finding(
                 rule=RULE_OF_CAUSE[cause.kind],
@@ -68,8 +66,7 @@ def dataloader(case: Case) -> Iterator[Finding]:
                 formula=cause.formula,
                 line=line,
             )
-        if not alone:
-            return
+        return
     if case.on_device:
         evidence.insert(1, f"meanwhile the device is idle for {fmt_share(lost)} of each step")
     cores = case.facts.n_cores

@@ -65,11 +65,10 @@ class StateWatch:
 
     Args:
         is_ours: whether the profiler that is on is perfkit's.
-        hooks: whether it meets the objects through hooks of its own.
     """
 
-    def __init__(self, is_ours: Callable[[], bool], *, hooks: bool = True) -> None:
-        self.live = Live(is_ours, hooks=hooks)
+    def __init__(self, is_ours: Callable[[], bool]) -> None:
+        self.live = Live(is_ours)
         self._found: dict[str, tuple[Finding, ...]] = {}
         self._instrument = Instrument("the state rules")
 

@@ -1,17 +1,15 @@
-"""What DataLoader workers, and the thread that trains, do with their time: CPU, disk, waiting.
+"""What DataLoader workers do with their time: CPU, disk, waiting.
 
 At most once a second, at the end of a step, psutil reads the counters of each worker (some 0.1 ms).
 Workers are the processes that multiprocessing has started, with the name that torch gives them, so
 nothing is hooked. A worker that begins and ends between two looks is not seen.
 
-Read are CPU time, the bytes asked for by read calls and, where the system tells, those that came
-from a disk: the rest came from the page cache. Of mapped files only the disk's part is counted.
+Read are CPU time, waits for a core and, where the system tells, the bytes that came from a disk.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,10 +26,6 @@ _LOOK_EVERY_S = 1.0
 # A look rests this many times as long as the last one took: at most 0.2 % of the run.
 _REST_AFTER_LOOK = 500
 _LONGEST_REST_S = 5.0
-# How often to look while there is no worker, and after which part of what has passed since the
-# first look: only that one and the last one count then.
-_ALONE_S = 5.0
-_ALONE_SHARE = 0.25
 # Beyond this many, workers are alike.
 _MOST_WORKERS = 64
 # The kernel counts CPU time in ticks of 10 ms, and a shorter look at a process says little.
@@ -44,41 +38,37 @@ class ProcessReading:
 
     Attributes:
         at_s: when, by a clock that stands still with the loop.
-        cpu_s, system_s: CPU time, and the kernel's part of it (of workers).
-        waited_s: how long its main thread, or this one, was ready without a core.
-        asked_bytes, disk_bytes: read by read calls, and read from a disk.
+        cpu_s: CPU time.
+        waited_s: how long its main thread was ready without a core.
+        disk_bytes: read from a disk.
     """
 
     at_s: float
     cpu_s: float
-    system_s: float | None
     waited_s: float | None
-    asked_bytes: int | None
     disk_bytes: int | None
 
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """What one process, or the training thread, did between its first and last look.
+    """What one worker did between its first and last look.
 
     Attributes:
         seen_s: wall time between these.
-        cpu_s, system_s: CPU time in it, and the kernel's part (of workers).
+        cpu_s: CPU time in it.
         waited_s: ready without a core; None if unknown.
-        asked_bytes, disk_bytes: read by read calls, and read from a disk; None if unknown.
+        disk_bytes: read from a disk; None if unknown.
     """
 
     seen_s: float
     cpu_s: float
-    system_s: float | None
     waited_s: float | None
-    asked_bytes: int | None
     disk_bytes: int | None
 
     @classmethod
     def between(cls, first: ProcessReading, last: ProcessReading) -> ProcessUse:
         """The difference of two readings."""
-        names = ("at_s", "cpu_s", "system_s", "waited_s", "asked_bytes", "disk_bytes")
+        names = ("at_s", "cpu_s", "waited_s", "disk_bytes")
         return cls(*(_since(getattr(first, name), getattr(last, name)) for name in names))
 
 
@@ -89,7 +79,6 @@ class DataLoaderStats:
     Attributes:
         wall_s: from the first look to the last.
         n_cores: cores that this process may use.
-        main: the training thread's CPU time, and the bytes that its process read.
         workers: DataLoader workers that were seen at least twice, half a second apart.
         spare_cores: cores that nobody used, on average; None if unknown.
         doubts: why this may be incomplete.
@@ -97,7 +86,6 @@ class DataLoaderStats:
 
     wall_s: float
     n_cores: int
-    main: ProcessUse | None
     workers: tuple[ProcessUse, ...]
     spare_cores: float | None = None
     doubts: tuple[str, ...] = ()
@@ -121,7 +109,7 @@ def _started_processes() -> list[int]:
 
 
 class DataLoaderSampler:
-    """Looks at the workers of this process, and at the calling thread.
+    """Looks at the workers of this process.
 
     :meth:`look` belongs at the end of a step, in the thread that trains. It never raises: if it
     fails, it is switched off, and :attr:`instrument` says why.
@@ -144,9 +132,7 @@ class DataLoaderSampler:
         self._now = now
         self._spent = spent
         self._started = started
-        self._thread_id = threading.get_native_id()
-        self._due_s = self._alone_due_s = 0.0
-        self._main: list[ProcessReading] = []
+        self._due_s = 0.0
         self._workers: dict[tuple[int, float], list[ProcessReading]] = {}
         self._machine: list[tuple[float, float | None]] = []
         self._stood_still_s = 0.0
@@ -158,25 +144,15 @@ class DataLoaderSampler:
     def _look(self, *, now: bool = False) -> None:
         """Look, if the last time was long enough ago, or at once."""
         began_s = self._now()
-        if not now and began_s < min(self._due_s, self._alone_due_s):
-            return
-        pids = self._started()
-        if not now and began_s < (self._due_s if pids else self._alone_due_s):
+        if not now and began_s < self._due_s:
             return
         before_s = self._spent()
         self._due_s = began_s + _LOOK_EVERY_S
-        passed_s = began_s - self._machine[0][0] if self._machine else 0.0
-        self._alone_due_s = began_s + max(_ALONE_S, _ALONE_SHARE * passed_s)
-        at_s = began_s - self._stood_still_s
-        workers = _read_workers(pids, at_s)
-        if workers and not self._workers:  # what went before was no loading with workers
-            self._main.clear()
-            self._machine.clear()
+        pids = self._started()
+        workers = _read_workers(pids, began_s - self._stood_still_s) if pids else {}
         for key, reading in workers.items():
             _keep(self._workers.setdefault(key, []), reading)
-        if workers or not self._workers:  # else the loop over the loader is over
-            waited_s = run_delay_s(f"self/task/{self._thread_id}")
-            _keep(self._main, ProcessReading(at_s, before_s, None, waited_s, *_bytes_read()))
+        if workers:  # else the loop over the loader is over, or it has none
             _keep(self._machine, (began_s, cores_busy_s()[0]))
         if len(self._machine) > 1:  # the first look loads psutil, and says nothing of the next
             rest_s = _REST_AFTER_LOOK * (self._spent() - before_s)
@@ -202,7 +178,6 @@ class DataLoaderSampler:
         return DataLoaderStats(
             wall_s=wall_s,
             n_cores=n_cores,
-            main=ProcessUse.between(*self._main) if len(self._main) == 2 else None,
             workers=workers,
             spare_cores=None if busy is None else max(n_cores - busy / wall_s, 0.0),
             doubts=tuple(doubts),
@@ -228,9 +203,8 @@ def _read_workers(pids: list[int], at_s: float) -> dict[tuple[int, float], Proce
             if worker.name() != torch_compat.LOADER_WORKER_NAME:
                 continue
             times = worker.cpu_times()
-            cpu_s, waited_s = times.user + times.system, run_delay_s(str(pid))
             readings[pid, worker.create_time()] = ProcessReading(
-                at_s, cpu_s, times.system, waited_s, *_bytes_read(worker)
+                at_s, times.user + times.system, run_delay_s(str(pid)), _bytes_read(worker)
             )
         except psutil.Error:  # it has ended
             continue
@@ -239,17 +213,16 @@ def _read_workers(pids: list[int], at_s: float) -> dict[tuple[int, float], Proce
     return readings
 
 
-def _bytes_read(process: Any = None) -> tuple[int | None, int | None]:
-    """Bytes asked for and bytes from a disk; None where the system does not tell or hides them."""
+def _bytes_read(process: Any) -> int | None:
+    """Bytes from a disk; None where the system does not tell or hides them."""
     import psutil
 
     try:
-        read = (process or psutil.Process()).io_counters()
+        read = process.io_counters()
     except (psutil.AccessDenied, AttributeError, NotImplementedError, OSError):
-        return None, None
-    # only Linux tells the two apart
-    asked = getattr(read, "read_chars", None)
-    return asked, None if asked is None else read.read_bytes
+        return None
+    # elsewhere than on Linux it counts what came from the page cache, too
+    return read.read_bytes if hasattr(read, "read_chars") else None
 
 
 def _since(before: Any, now: Any) -> Any:

@@ -45,8 +45,7 @@ from perfkit.experiment.process.session import HIGHEST_SEED, count, positive
 from perfkit.experiment.settings import Setting, Settings, check_values
 from perfkit.experiment.settings._declared import declared, words
 from perfkit.measure.compare import doubts, sentence
-from perfkit.measure.looks import Looks
-from perfkit.measure.paired import FEWEST, Interval, ratio_interval
+from perfkit.measure.paired import FEWEST, Interval, Looks, ratio_interval
 
 if TYPE_CHECKING:
     from os import PathLike

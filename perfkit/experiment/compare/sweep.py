@@ -45,8 +45,7 @@ from perfkit.experiment.process.result import RunResult, device_of, is_other_wor
 from perfkit.experiment.process.session import HIGHEST_SEED, Session, count, positive
 from perfkit.experiment.settings import Setting, Settings
 from perfkit.experiment.settings._declared import words
-from perfkit.measure.looks import Looks
-from perfkit.measure.paired import Interval, ratio_interval
+from perfkit.measure.paired import Interval, Looks, ratio_interval
 
 if TYPE_CHECKING:
     from os import PathLike
