@@ -65,8 +65,8 @@ $(STAMP): pyproject.toml constraints.txt hatch_build.py perfkit/_version.py $(JS
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "$(PYTHON) cannot make a virtual environment (Debian, Ubuntu: apt-get install python3-venv)"; exit 1; }
 	@echo "Installing into $(VENV); the first time this fetches torch and takes minutes"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	@$(BIN)/python -m pip install --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --disable-pip-version-check \
 		-c constraints.txt -e '.[lab]' --group dev
 	@touch $@
 

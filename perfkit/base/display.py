@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 shower = ""
 
 
-def _show(part: str = "") -> Any:
+def show_part(part: str = "") -> Any:
+    """A module of the room that shows results; by default the room itself."""
     return importlib.import_module(f"{shower}{part}")
 
 
@@ -39,11 +40,11 @@ class Shown:
         cls._repr_pretty_ = Shown._repr_pretty_  # type: ignore[method-assign]
 
     def __str__(self) -> str:
-        return str(_show().brief(self))
+        return str(show_part().brief(self))
 
     def to_text(self) -> str:
         """All of the result as plain text."""
-        return str(_show().text(self))
+        return str(show_part().text(self))
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
@@ -59,7 +60,7 @@ class Shown:
         Args:
             scrub: take out secrets and names of users and hosts, see :mod:`perfkit.base.scrub`.
         """
-        return str(_show().markdown(self, scrub=scrub))
+        return str(show_part().markdown(self, scrub=scrub))
 
     def figure(self) -> Figure:
         """The result as a matplotlib figure.
@@ -68,7 +69,7 @@ class Shown:
             UsageError: this result has no picture.
             MissingError: matplotlib is not installed.
         """
-        return _show().figure(self)  # type: ignore[no-any-return]
+        return show_part().figure(self)  # type: ignore[no-any-return]
 
     def save(self, path: str | Path, *, scrub: bool = True) -> Path:
         """Write it to a file; the ending chooses the format.
@@ -85,13 +86,13 @@ class Shown:
                 written.
             MissingError: a picture, and matplotlib is not installed.
         """
-        return Path(_show(".files").save(self, path, scrub=scrub))
+        return Path(show_part(".files").save(self, path, scrub=scrub))
 
     def _repr_html_(self) -> str:
-        return str(_show().html(self))
+        return str(show_part().html(self))
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return dict(_show().mime_bundle(self))
+        return dict(show_part().mime_bundle(self))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text("…" if cycle else str(self))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base.device import known
 from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
-from perfkit.base.progress import write
+from perfkit.base.progress import Progress, write
 from perfkit.cli.output import add_command, folder
 
 if TYPE_CHECKING:
@@ -120,14 +120,29 @@ def _measure(
     if not settled:
         known = sorted({one.number for one in criteria()})
         raise UsageError("no such claim; lessons with some: " + (", ".join(known) or "none"))
-    done = record_lessons(
-        _lessons(settled),
-        place,
-        scale=arguments.scale,
-        device=arguments.device,
-        before=_say_lesson,
-        after=_say_after,
-    )
+    n_done = 0
+
+    with Progress("record", waits=True) as progress:
+
+        def before(lesson: Lesson, wanted: Sequence[Criterion], device: Device) -> None:
+            progress.hide()
+            _say_lesson(lesson, wanted, device)
+            progress.line(lesson.path.name, share=n_done / len(settled))
+
+        def after(one: Done) -> None:
+            nonlocal n_done
+            n_done += 1
+            progress.hide()
+            _say_after(one)
+
+        done = record_lessons(
+            _lessons(settled),
+            place,
+            scale=arguments.scale,
+            device=arguments.device,
+            before=before,
+            after=after,
+        )
     counts = {state: sum(d.state == state for d in done) for state in _STATES}
     print(", ".join(f"{n} {state}" for state, n in counts.items() if n or state in _ALWAYS))
     for written in sorted({str(d.path.parent) for d in done if d.path is not None}):

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import threading
-import time
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import PerfkitError, UsageError
 from perfkit.base.printable import printable
-from perfkit.base.progress import write
+from perfkit.base.progress import Progress, write
 from perfkit.cli.output import add_command, add_json, say
-
-# Most files are read faster than this; only slower ones need to show progress.
-_SILENT_S = 2.0
 
 _EPILOG = """\
 Several FILEs are the ranks of one run. Reads .json, .json.gz and .zst traces from torch.profiler
@@ -134,7 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
     import perfkit.advice.trace_report  # noqa: F401 - takes a while, which is no progress to show
 
     try:
-        with Progress() as progress:
+        with Progress("perfkit", waits=True) as progress:
             asked = arguments.ask or arguments.as_device is not None
             report = _answer(arguments) if asked else _report(arguments, progress)
     except PerfkitError as error:
@@ -158,7 +153,7 @@ def _report(arguments: argparse.Namespace, progress: Progress) -> Shown:
     return trace_report(
         arguments.files,
         diff=arguments.diff,
-        progress=progress,
+        progress=progress.line,
         unpack_at_most=_most_bytes(arguments),
         answers=arguments.html is not None,
     )
@@ -194,37 +189,3 @@ def _answer(arguments: argparse.Namespace) -> Shown:
 
 def _most_bytes(arguments: argparse.Namespace) -> int:
     return int(arguments.unpack_at_most * 2**30)
-
-
-class Progress:
-    """Context manager that reports progress on stderr once the work takes over two seconds."""
-
-    def __init__(self) -> None:
-        self._what = ""
-        self._said = ""
-        self._began_s = time.monotonic()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="perfkit-progress", daemon=True)
-
-    def __call__(self, what: str) -> None:
-        self._what = what
-        if time.monotonic() - self._began_s > _SILENT_S:
-            self._say()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        if not self._over.wait(_SILENT_S):
-            self._say()
-
-    def _say(self) -> None:
-        what = self._what
-        if what and what != self._said:
-            self._said = what
-            write(f"perfkit: {printable(what)} …\n")

@@ -26,6 +26,7 @@ from perfkit.base.errors import MeasurementError, MissingError
 from perfkit.base.machine import stamp
 from perfkit.base.machine.cpu_contention import ContentionMark
 from perfkit.base.machine.played import is_played
+from perfkit.base.progress import Progress
 from perfkit.limit.peaks import UPDATE, MemoryRate, Peaks, ProductRate, Rate
 
 _T = TypeVar("_T")
@@ -56,6 +57,8 @@ _LAUNCHES = 500
 _FEWEST, _MOST = 5, 500
 # Calls up to this long are repeated twice as often at least.
 _SLOW_S = 0.05
+# About so many of each, to say how far it is.
+_PRODUCTS, _MEMORIES = 14, 28
 # The rates of a cold device are lower: its clock rises in about this time.
 _WARM_S = 0.3
 
@@ -75,21 +78,35 @@ def measured_peaks(
         MissingError: torch is not installed, or sees no such device.
         MeasurementError: nothing could be measured.
     """
-    bench = _Bench(device)
+    with Progress("peaks") as progress:
+        return _measured(_Bench(device), folder, progress)
+
+
+def _measured(bench: _Bench, folder: str | os.PathLike[str] | None, progress: Progress) -> Peaks:
     began_s = time.monotonic()
     mark = ContentionMark()
+
+    def told(items: Iterator[_T], what: str, begin: float, end: float, expected: int) -> list[_T]:
+        """All of them; they take the work from one share to the next."""
+        found = []
+        for one in items:
+            found.append(one)
+            done = min(len(found) / expected, 1.0)
+            progress.line(what, share=begin + (end - begin) * done)
+        return found
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         bench.warm_up()
         # Twice, with seconds between: another program's burst then spoils only one of them.
-        first, memory_first = list(bench.products()), list(bench.memory())
-        copies = dict(bench.copies())
+        first = told(bench.products(), "matrix products", 0.0, 0.25, _PRODUCTS)
+        memory_first = told(bench.memory(), "memory", 0.25, 0.45, _MEMORIES)
+        copies = dict(told(bench.copies(), "copies", 0.45, 0.5, 4))
         launch, round_trip = bench.launches()
-        second, memory_second = (
-            (list(bench.products()), list(bench.memory()))
-            if bench.share == 1
-            else (first, memory_first)
-        )
+        second, memory_second = first, memory_first
+        if bench.share == 1:
+            second = told(bench.products(), "matrix products", 0.5, 0.75, len(first))
+            memory_second = told(bench.memory(), "memory", 0.75, 0.9, len(memory_first))
         products = tuple(
             replace(one, flop_per_s=_together(one.flop_per_s, again.flop_per_s))
             for one, again in _pairs(first, second, lambda p: (p.form, p.size))
@@ -102,6 +119,7 @@ def measured_peaks(
         )
     busy = mark.until_now()
     where = Path.cwd() if folder is None else Path(folder)
+    progress.line("disk", share=0.9)
     disk = _disk(where, bench.notes)
     if not memory or not products:
         why = "; ".join(bench.notes) or "its clock shows no time"

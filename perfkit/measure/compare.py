@@ -26,6 +26,7 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import ContentionMark, this_thread
 from perfkit.base.plain import fields
 from perfkit.base.printable import printable
+from perfkit.base.progress import Progress
 from perfkit.base.words import (
     fmt_chosen_share,
     fmt_interval,
@@ -33,6 +34,7 @@ from perfkit.base.words import (
     fmt_s,
     fmt_share,
     no_difference,
+    plural,
 )
 from perfkit.measure.clock import Clock, clock_in_use
 from perfkit.measure.paired import FEWEST, Interval, Looks, ratio_interval
@@ -182,6 +184,23 @@ def compare(
     budget_s = scaled(budget_s)
     for name, function in zip(names, (a, b), strict=True):
         _check_callable(name, function)
+    with Progress(f"{names[0]} | {names[1]}", total_s=budget_s) as progress:
+        return _in_turn(
+            a, b, names, budget_s, (min_blocks, max_blocks), warmup, seed, clock, progress
+        )
+
+
+def _in_turn(
+    a: Callable[[], object],
+    b: Callable[[], object],
+    names: tuple[str, str],
+    budget_s: float,
+    blocks: tuple[int, int],
+    warmup: int,
+    seed: int,
+    clock: Clock | None,
+    progress: Progress,
+) -> Comparison:
     wall = time.monotonic_ns if clock is None else clock.now
     began = wall()
     budget_ns = budget_s * 1e9
@@ -222,7 +241,7 @@ def compare(
     if not stopped:
         repeats = _repeats(a, b, clock, calls_ms, lambda: spent(_REPEATS_SHARE))
     first_block = wall()
-    looks = Looks(min_blocks)
+    looks = Looks(blocks[0])
     while not stopped:
         outer = int(order.integers(2))
         block: tuple[list[float], list[float]] = ([], [])
@@ -231,7 +250,9 @@ def compare(
         for arm, times in zip(arms, block, strict=True):
             arm.append(times)
         done = len(arms[0])
-        if done >= max_blocks:
+        if progress.is_due:
+            _tell(progress, arms)
+        if done >= blocks[1]:
             stopped = "most blocks"
         elif spent(needed_ns=(wall() - first_block) / done):
             stopped = "time budget"
@@ -249,6 +270,17 @@ def compare(
         seed=seed,
         mark=mark,
     )
+
+
+def _tell(progress: Progress, arms: tuple[list[list[float]], list[list[float]]]) -> None:
+    """The blocks so far; what stops the measurement does not look at it."""
+    done = plural(len(arms[0]), "block")
+    found = ratio_interval(*arms)
+    if not found.known:
+        progress.line(done)
+        return
+    ratio = f"{fmt_ratio(found.ratio)} {fmt_interval(found.low, found.high)}"
+    progress.line(f"{done}, ratio {ratio}", interval=(found.low, found.high))
 
 
 def _time(function: Callable[[], object], count: int, clock: Clock) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -44,10 +45,8 @@ MARGIN_REASON = (
 
 _PRECISIONS = ("float32", "amp", "bfloat16")
 _LARGEST = 2**20
-#: From then on a line on stderr says how far it is, anew after so many seconds.
-_SILENT_S = 10.0
-_TELL_EVERY_S = 0.5
 # a straight line is found in three evaluations; what is not straight gets some more
+_RUNS = 3
 _MOST_EVALUATIONS = 12
 
 
@@ -198,15 +197,16 @@ def will_it_fit(
         batch,
         takes_size=sized,
     )
-    sizes = _Sizes(training, batch, began_s)
-    main = sizes.run(batch).totals
-    per_sample = None
-    if training.batches.may_grow:
-        other = max(batch // 2, 1) if batch > 1 else 2
-        per_sample = (main.peak_bytes - sizes.run(other).totals.peak_bytes) / (batch - other)
-    if gpus_gb:
-        sizes.draw_line(int(max(gpus_gb) * 1e9))
-    gpus = tuple(_on(gb, main, sizes) for gb in gpus_gb)
+    with Progress("will_it_fit") as progress:
+        sizes = _Sizes(training, batch, progress)
+        main = sizes.run(batch).totals
+        per_sample = None
+        if training.batches.may_grow:
+            other = max(batch // 2, 1) if batch > 1 else 2
+            per_sample = (main.peak_bytes - sizes.run(other).totals.peak_bytes) / (batch - other)
+        if gpus_gb:
+            sizes.draw_line(int(max(gpus_gb) * 1e9))
+        gpus = tuple(_on(gb, main, sizes) for gb in gpus_gb)
     return Fit(
         batch=batch if sized else None,
         peak_bytes=main.peak_bytes,
@@ -236,13 +236,12 @@ class _Sizes:
         warnings: what was found out on the way.
     """
 
-    def __init__(self, training: FakeTraining, batch: int, began_s: float) -> None:
+    def __init__(self, training: FakeTraining, batch: int, progress: Progress) -> None:
         self._training = training
         self._batch = batch
-        self._began_s = began_s
         self._runs: dict[int, Run] = {}
-        self._progress = Progress()
-        self._told_s = began_s + _SILENT_S - _TELL_EVERY_S
+        self._progress = progress
+        self._n_told = self._n_told_in_first = 0
         self._line: Callable[[int], int] | None = None
         self.peaks: dict[int, int] = {}
         self.end: int | None = None
@@ -257,20 +256,18 @@ class _Sizes:
     def run(self, n: int) -> Run:
         """Two steps on fake tensors, once for each size."""
         if n not in self._runs:
-            try:
-                self._runs[n] = self._training.run(n, lambda: self._tell(n))
-            finally:
-                self._progress.close()
+            self._runs[n] = self._training.run(n, lambda: self._tell(n))
+            self._n_told_in_first = self._n_told_in_first or self._n_told
             self.peaks[n] = self._runs[n].totals.peak_bytes
         return self._runs[n]
 
     def _tell(self, n: int) -> None:
-        now_s = time.perf_counter()
-        if now_s - self._told_s > _TELL_EVERY_S:
-            self._told_s = now_s
+        self._n_told += 1
+        if self._progress.is_due:
+            share = self._n_told / (_RUNS * self._n_told_in_first or math.inf)
             self._progress.line(
-                f"will_it_fit: run {len(self._runs) + 1}, of batch size {n}; "
-                f"{now_s - self._began_s:.0f} s so far"
+                f"run {len(self._runs) + 1}, of batch size {n}",
+                share=share if 0 < share < 1 else None,
             )
 
     def draw_line(self, limit: int) -> None:

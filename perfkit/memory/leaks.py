@@ -19,8 +19,10 @@ from perfkit.base.device import in_use
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.plain import fields
+from perfkit.base.progress import Progress
 from perfkit.base.uninterrupted import surely
 from perfkit.base.user_code import cell_names, where
+from perfkit.base.words import fmt_count
 from perfkit.memory.holders import held_among, holder_of
 from perfkit.memory.places import source_of
 
@@ -167,6 +169,13 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
         >>> losses, model = [], torch.nn.Linear(256, 256)
         >>> print(perfkit.find_leaks(lambda: losses.append(model(torch.rand(64, 256)).sum())))
     """
+    check_function("step", step)
+    check_whole("steps", steps, _LOOKS, _MOST_STEPS)
+    with Progress("find_leaks") as progress:
+        return _watched(step, steps, progress)
+
+
+def _watched(step: Callable[[], Any], steps: int, progress: Progress) -> LeakReport:
     from perfkit.base.heap import heap_bytes
     from perfkit.base.resident import resident_bytes
     from perfkit.memory.containers import ContainerSizes
@@ -174,10 +183,9 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
     from perfkit.memory.survey import survey, tensor_ids
     from perfkit.memory.tracker import Tracker
 
-    check_function("step", step)
-    check_whole("steps", steps, _LOOKS, _MOST_STEPS)
-    for _ in range(_WARM_UP):
+    for number in range(1, _WARM_UP + 1):
         step()
+        progress.line("warm-up", share=number / (_WARM_UP + steps))
     gc.collect()
     tracker = Tracker()
     graphs = GraphSize()
@@ -194,6 +202,11 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
         with _only_new_garbage():
             for number in range(1, steps + 1):
                 step()
+                if progress.is_due:
+                    progress.line(
+                        f"step {fmt_count(number)} of {fmt_count(steps)}",
+                        share=(_WARM_UP + number) / (_WARM_UP + steps),
+                    )
                 # only of what lives: the address of one that died may be another's next
                 made_in = {id(b): made_in.get(id(b), number) for b in tracker.living()}
                 tracker.fold()  # so that what grows is not our own book

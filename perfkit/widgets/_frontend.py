@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from perfkit.base.errors import MissingError
+from perfkit.base.progress import has_front_end as has_front_end
 
 _STATIC = Path(__file__).parent / "static"
-
-
-def has_front_end() -> bool:
-    """Whether this Python is a Jupyter kernel, which may have a front end with widgets.
-
-    False in a script, a plain IPython shell and a worker process. Whether a browser is really
-    connected cannot be known: ``nbconvert --execute`` gives True and shows nothing live.
-    """
-    kernelbase = sys.modules.get("ipykernel.kernelbase")
-    return kernelbase is not None and bool(kernelbase.Kernel.initialized())
 
 
 def bundle(name: str) -> Path:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from perfkit.base.arguments import brief, check_flag, check_seconds, check_whole
 from perfkit.base.errors import UsageError
-from perfkit.base.progress import LOG_EVERY_S, is_terminal, write
+from perfkit.base.progress import Progress
 from perfkit.experiment.process.portable import check_workload
 from perfkit.script.options import STEPS, WARMUP, Options
 from perfkit.script.ranks.launch import LaunchedRun, Launching, run_workload
-from perfkit.widgets._frontend import has_front_end
 
 _MOST_RANKS = 64
 _MOST_RESTARTS = 100
@@ -57,8 +54,8 @@ def launch(
         restarts: how often torchrun restarts all ranks when one has failed
             (``--max-restarts``); the workload is called again, and must itself keep what it
             resumes from. Not with several hosts.
-        live: show a line on all ranks, and what they print, while it runs; where the line cannot
-            change, as in a log file, every 10 s.
+        live: show what the ranks print and, in a notebook or a terminal, a line on all of them,
+            while it runs.
 
     Returns:
         The report: who comes late and why, how much of the collectives is skew and how much
@@ -109,17 +106,19 @@ def launch(
         hosts=hosts,
         restarts=restarts,
     )
-    line = _Line() if live else None
-    try:
+    with Progress("perfkit", None if live else False) as progress:
+
+        def output(text: str) -> None:
+            if live:
+                progress.hide()
+                print(text)  # noqa: T201 - the workload's own output
+
         return run_workload(
             workload,
             how,
-            on_output=_nothing if line is None else line.output,
-            on_live=_nothing if line is None else line.update,
+            on_output=output,
+            on_live=lambda text, left_s: progress.line(text, left_s=left_s),
         )
-    finally:
-        if line is not None:
-            line.update("")
 
 
 def _checked(settings: Any) -> dict[str, Any]:
@@ -134,45 +133,3 @@ def _backend(ranks: int) -> str:
     import torch
 
     return "nccl" if torch.cuda.is_available() and torch.cuda.device_count() >= ranks else "gloo"
-
-
-def _nothing(text: str) -> None:
-    pass
-
-
-class _Line:
-    """One line that changes: below the cell, or on a terminal; elsewhere one now and then."""
-
-    def __init__(self) -> None:
-        self._handle: Any = None
-        self._width = 0
-        self._told_s = float("-inf")
-        self._in_kernel = has_front_end()
-
-    def output(self, text: str) -> None:
-        """What a rank printed."""
-        if not self._in_kernel:
-            self.update("")
-        print(text)  # noqa: T201 - the workload's own output
-
-    def update(self, text: str) -> None:
-        """Show it in place of the last one."""
-        if self._in_kernel:
-            self._show(text)
-        elif is_terminal():
-            if text or self._width:
-                text = text[: shutil.get_terminal_size().columns - 1]
-                write("\r" + text.ljust(self._width) + ("" if text else "\r"))
-                self._width = len(text)
-        elif text and time.monotonic() - self._told_s >= LOG_EVERY_S:
-            self._told_s = time.monotonic()
-            write(f"perfkit: {text}\n")
-
-    def _show(self, text: str) -> None:
-        from IPython.display import display
-
-        if self._handle is None:
-            if text:
-                self._handle = display({"text/plain": text}, raw=True, display_id=True)
-        else:
-            self._handle.update({"text/plain": text}, raw=True)

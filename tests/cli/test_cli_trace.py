@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -270,19 +269,6 @@ def test_html_is_one_page_and_escaped(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "<script" not in page
     assert "://" not in page
     capsys.readouterr()
-
-
-def test_progress_is_told_only_after_a_while(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with trace.Progress() as progress:
-        progress("reading a.json (3.0 MB)")
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(trace, "_SILENT_S", 0.01)
-    with trace.Progress() as progress:
-        progress("reading a.json (3.0 MB)")
-        time.sleep(0.2)
-    assert capsys.readouterr().err == "perfkit: reading a.json (3.0 MB) …\n"
 
 
 @needs_traces

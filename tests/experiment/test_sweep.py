@@ -196,13 +196,6 @@ def test_progress_tells_where_it_is_and_how_long_it_takes():
     assert all("left" in line or "nearly done" in line for line in said[1:])
 
 
-def test_progress_by_itself_goes_to_standard_error(capsys):
-    sweep(sleeping, {"ms": [1]}, rounds=1, seconds=0.1)
-    shown = capsys.readouterr()
-    assert "round 1, run 1 of 1" in shown.err
-    assert shown.out == ""
-
-
 # --- the knee ----------------------------------------------------------------------------------
 
 

@@ -45,7 +45,7 @@ def sweeping(
     """A sweep over ``point`` = 0, 1, 2 …, each with its times in the rounds so far."""
     grid = grid_of({"point": list(range(len(times_ms)))}, (), {}, facts())
     options: dict[str, Any] = {"budget_s": 1.0, "rounds": None, "seed": 0} | more
-    found = _Sweeping(None, grid, None, progress=Progress(False), **options)  # type: ignore[arg-type]
+    found = _Sweeping(None, grid, None, progress=Progress("", False), **options)  # type: ignore[arg-type]
     many = samples or [32.0] * len(times_ms)
     found._runs = [
         {number: run(ms, samples=n) for number, ms in enumerate(times)}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import io
 import json
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -516,48 +514,6 @@ def test_the_margin_is_what_its_reason_says() -> None:
     assert " 5 % of the peak " in fit.margin_reason
 
 
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-class _Closed(io.StringIO):
-    def write(self, text: str) -> int:
-        raise ValueError("I/O operation on closed file")
-
-
-def _fit_of_a_layer() -> Any:
-    return will_it_fit(nn.Linear(4, 4), lambda n: torch.rand(n, 4), batch=8, gpus_gb=())
-
-
-@pytest.mark.parametrize("kind", [io.StringIO, _Terminal])
-def test_a_long_run_says_how_far_it_is(
-    kind: type[io.StringIO], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It was silent while one size ran, which takes minutes for a large model."""
-    monkeypatch.setattr(fit_module, "_SILENT_S", 0.0)
-    monkeypatch.setattr(fit_module, "_TELL_EVERY_S", 0.0)
-    monkeypatch.setattr(sys, "stderr", said := kind())
-    assert _fit_of_a_layer().batch == 8
-    text = said.getvalue()
-    assert "will_it_fit: run 1, of batch size 8; 0 s so far" in text
-    assert text.endswith("\n")
-    if kind is _Terminal:  # rewritten in its row; a file takes a line every ten seconds
-        assert text.count("run 1") > 1
-        assert "run 2, of batch size 4" in text
-    else:
-        assert text.count("will_it_fit") == 1
-
-
-@pytest.mark.parametrize("stream", [None, _Closed()])
-def test_its_progress_needs_no_standard_error(
-    stream: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fit_module, "_SILENT_S", 0.0)
-    monkeypatch.setattr(sys, "stderr", stream)
-    assert _fit_of_a_layer().batch == 8
-
-
 def test_a_short_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    _fit_of_a_layer()
+    will_it_fit(nn.Linear(4, 4), lambda n: torch.rand(n, 4), batch=8, gpus_gb=())
     assert capsys.readouterr().err == ""

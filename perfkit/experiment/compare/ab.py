@@ -32,8 +32,8 @@ from perfkit.base.machine import Provenance, facts, stamp
 from perfkit.base.machine.cpu_contention import ContentionMark
 from perfkit.base.plain import fields
 from perfkit.base.printable import printable
-from perfkit.base.progress import Progress, Say, left
-from perfkit.base.words import fmt_ratio
+from perfkit.base.progress import Progress, Say
+from perfkit.base.words import fmt_interval, fmt_ratio, plural
 from perfkit.experiment.compare._arm import Limits
 from perfkit.experiment.compare._blocks import Block, Blocks
 from perfkit.experiment.compare._identity import identity
@@ -131,7 +131,7 @@ def ab(
     start_timeout_s: float = 300.0,
     warmup: int = 3,
     seed: int = 0,
-    say: Say | bool | None = None,
+    say: Say | Progress | bool | None = None,
 ) -> ABResult:
     """Measure how many times faster a workload runs with values ``b`` than with values ``a``.
 
@@ -157,7 +157,8 @@ def ab(
         step_timeout_s, start_timeout_s, warmup, seed: see
             :class:`~perfkit.experiment.process.session.Session`; the seed also sets the order
             within the blocks.
-        say: called with each progress line; None for standard error, False for no output.
+        say: called with each progress line; None for a bar that is gone at the end, False for no
+            output.
 
     Returns:
         An :class:`ABResult`: ``ratio`` with its interval, ``same``, ``sentence``, ``warnings``.
@@ -194,18 +195,14 @@ def ab(
         min_blocks=min_blocks,
         names=called,
     )
-    progress = Progress(say)
-
-    def tell(line: str) -> None:
-        progress.line(f"{called[0]} | {called[1]}: {line}")
-
+    progress = Progress(f"{called[0]} | {called[1]}", say)
     kept = None if store is None else _Kept(Store(store, identity(workload)), values, seed)
     # kept for all blocks; its remaining imports would disturb the first one
     try:
         with prepared_process(_PREPARED_WITHIN_S):
             mark = ContentionMark()
             measuring = _Measuring(blocks, budget, kept)
-            stopped, found = measuring.until_clear(min_blocks, max_blocks, tell)
+            stopped, found = measuring.until_clear(min_blocks, max_blocks, progress)
             busy = _busy(mark)
     finally:
         blocks.close()
@@ -322,11 +319,12 @@ class _Measuring:
         self.runs: list[RunResult] = []
 
     def until_clear(
-        self, min_blocks: int, max_blocks: int, tell: Callable[[str], None]
+        self, min_blocks: int, max_blocks: int, progress: Progress
     ) -> tuple[str, Interval]:
         """Measure; return why it ended, and the ratio."""
         looks = Looks(min_blocks)
         first_s = time.monotonic()
+        progress.line("first block", left_s=self._budget_s)
         while True:
             written = self._next()
             now_s = time.monotonic()
@@ -334,7 +332,14 @@ class _Measuring:
             each_s = (now_s - first_s + self._before_s) / done
             found = self.interval()
             rest_s = max(self._budget_s - spent_s, 0.0)
-            tell(f"{done} blocks, ratio {fmt_ratio(found.ratio)}, {left(rest_s)}")
+            ratio = fmt_ratio(found.ratio)
+            if found.known:
+                ratio += f" {fmt_interval(found.low, found.high)}"
+            progress.line(
+                f"{plural(done, 'block')}, ratio {ratio}",
+                left_s=rest_s,
+                interval=(found.low, found.high) if found.known else None,
+            )
             stopped = "" if written else "the store cannot be written"
             if stopped:
                 pass

@@ -122,7 +122,7 @@ def largest_batch(
     # for a user's setting only the first size was declared
     own = [replace(one, _accept=_any_size) for one in known if one.name == setting]
     known = tuple(own[0] if one.name == setting and _is_own(one) else one for one in known)
-    progress = Progress(say)
+    progress = Progress("", say)
     runs: list[RunResult] = []
     with Session(
         workload,

@@ -17,6 +17,7 @@ from typing import Any
 from perfkit.base.arguments import brief, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
+from perfkit.base.progress import Progress
 from perfkit.base.words import fmt_count, fmt_deviation, plural
 from perfkit.experiment.compare._judge import Checked, Compared, Judge
 from perfkit.experiment.compare._tolerance import Tolerance, tolerances
@@ -111,7 +112,30 @@ def same_result(
     """
     wanted = None if precision is None else _format(precision)
     check_whole("seed", seed, 0, 2**32 - 1)
-    trials = Trials(a, "a", seed), Trials(b, "b", seed)
+    with Progress("same_result", waits=True) as progress:
+        return _same(a, b, wanted, seed, progress)
+
+
+def _same(a: Any, b: Any, wanted: str | None, seed: int, progress: Progress) -> SameResult:
+    n_calls = 2 * callable(a) + callable(b)
+    calls = 0
+
+    def telling(arm: Any) -> Any:
+        """The same; if it is called, that is told before."""
+        if not callable(arm):
+            return arm
+
+        def call() -> Any:
+            nonlocal calls
+            calls += 1
+            progress.line(
+                f"run {calls} of {max(n_calls, calls)}", share=(calls - 1) / max(n_calls, calls)
+            )
+            return arm()
+
+        return call
+
+    trials = Trials(telling(a), "a", seed), Trials(telling(b), "b", seed)
     found = wanted or lowest([t.precision for arm in trials for t in arm.first])
     first, second = (arm.first for arm in trials)
     shapes = next((t.prints.shapes for t in (*first, *second) if t.prints), None)

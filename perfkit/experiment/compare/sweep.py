@@ -32,7 +32,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import StoreError, UsageError
 from perfkit.base.machine import Provenance, facts, stamp
 from perfkit.base.plain import fields
-from perfkit.base.progress import Progress, Say, left
+from perfkit.base.progress import Progress, Say
 from perfkit.base.scratch import scratch_folder
 from perfkit.base.words import fmt_ms, plural
 from perfkit.experiment.compare._elsewhere import Round, RoundRuns, overlaps, rounds_on
@@ -275,7 +275,7 @@ def sweep(
     warmup: int = 3,
     seed: int = 0,
     executor: Executor | None = None,
-    say: Say | bool | None = None,
+    say: Say | Progress | bool | None = None,
 ) -> Sweep:
     """Run every combination of the grid's values, in rounds, and report the fastest.
 
@@ -303,7 +303,8 @@ def sweep(
             a round run on one machine, and only they are compared. It makes ``rounds`` rounds (by
             default 4) of all points, whatever they show. Rounds on one machine slow each other.
             After Ctrl-C a process pool stops its rounds, and it ends with a process that is killed.
-        say: called with each progress line; None for standard error, False for no output.
+        say: called with each progress line; None for a bar that is gone at the end, False for no
+            output.
 
     Returns:
         A :class:`Sweep`: ``best``, ``points``, ``ratio``, ``knee``, ``table``, ``sentence``.
@@ -333,7 +334,7 @@ def sweep(
     points = grid_of(grid, settings, {} if base is None else base, facts())
     # the session scales it
     length_s = _run_s(asked_s, len(points.points)) if seconds is None else seconds
-    progress = Progress(say)
+    progress = Progress("", say)
     with Session(
         workload,
         points.settings,
@@ -459,7 +460,9 @@ class _Sweeping:
                 except StoreError as error:
                     self._warnings.append(f"{error}: what ran after it is not in the store")
                     self._store = None
-            self._progress.line(f"{len(made)} of {len(wanted)} rounds")
+            self._progress.line(
+                f"{len(made)} of {len(wanted)} rounds", share=len(made) / len(wanted)
+            )
         machines = {(one.host, one.machine) for one in made}
         if len(machines) > 1:
             kinds = "; ".join(sorted({kind for _, kind in machines}))
@@ -538,7 +541,7 @@ class _Sweeping:
         least_s = (max(fewest - number, 1) * alive - there) * each_s
         rest_s = least_s if self._rounds else max(self._budget_s - self._spent_s, least_s)
         self._progress.line(
-            f"round {number + 1}, run {there + 1} of {alive}: {said}; {left(rest_s)}"
+            f"round {number + 1}, run {there + 1} of {alive}: {said}", left_s=rest_s
         )
 
     # --- which points stay, and whether it is clear

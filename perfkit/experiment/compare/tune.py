@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import SettingError, WorkloadError
 from perfkit.base.machine import facts
@@ -113,48 +114,51 @@ def tune(
         check_mapping("start", start)
     begin = check_values(known, dict(start or {}), facts())
     began_s = time.monotonic()
+    # the budget is scaled in each part
+    progress = Progress("", say, total_s=scaled(budget))
     options: dict[str, Any] = {
         "store": store,
         "step_timeout_s": step_timeout_s,
         "start_timeout_s": start_timeout_s,
         "warmup": warmup,
         "seed": seed,
-        "say": say,
+        "say": progress,
     }
     n = math.prod(len(one.values) for one in known)
     groups = [known] if n <= _TOGETHER_UP_TO else [(one,) for one in known]
     current, sweeps = dict(begin), []
     warnings: list[str] = []
-    for group in groups:
-        found = sweep(
-            workload,
-            {one.name: _offered(one, begin[one.name]) for one in group},
-            settings=[one for one in known if one not in group],
-            base={k: v for k, v in current.items() if k not in {one.name for one in group}},
-            budget_s=_SEARCH_SHARE * budget / len(groups),
-            seconds=seconds,
-            **options,
-        )
-        sweeps.append(found)
-        warnings += found.warnings
-        current |= _faster(found, current)
     verified = None
     failed = ""
-    if current != begin:
-        Progress(say).line(f"verifying: {_change(begin, current)}")
-        try:
-            verified = ab(
+    with progress:
+        for group in groups:
+            found = sweep(
                 workload,
-                begin,
-                current,
-                settings=known,
-                budget_s=(1 - _SEARCH_SHARE) * budget,
-                names=("start", "proposal"),
+                {one.name: _offered(one, begin[one.name]) for one in group},
+                settings=[one for one in known if one not in group],
+                base={k: v for k, v in current.items() if k not in {one.name for one in group}},
+                budget_s=_SEARCH_SHARE * budget / len(groups),
+                seconds=seconds,
                 **options,
             )
-            warnings += verified.warnings
-        except WorkloadError as error:
-            failed = str(error)
+            sweeps.append(found)
+            warnings += found.warnings
+            current |= _faster(found, current)
+        if current != begin:
+            progress.line(f"verifying: {_change(begin, current)}")
+            try:
+                verified = ab(
+                    workload,
+                    begin,
+                    current,
+                    settings=known,
+                    budget_s=(1 - _SEARCH_SHARE) * budget,
+                    names=("start", "proposal"),
+                    **options,
+                )
+                warnings += verified.warnings
+            except WorkloadError as error:
+                failed = str(error)
     recommended, sentence = _judged(begin, current, verified, failed)
     if not any(found.best for found in sweeps):
         sentence = _nothing_ran(sweeps)

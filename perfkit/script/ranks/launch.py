@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import queue
@@ -86,7 +87,7 @@ def run_workload(
     how: Launching,
     *,
     on_output: Callable[[str], None],
-    on_live: Callable[[str], None],
+    on_live: Callable[[str, float | None], None],
 ) -> LaunchedRun:
     """Run it to its end; whatever happens, no process of it is left.
 
@@ -94,7 +95,8 @@ def run_workload(
         workload: takes the settings; may be a generator.
         how: on how many ranks, and how.
         on_output: takes each line that a rank prints.
-        on_live: takes a line on all ranks, twice a second.
+        on_live: takes a line on all ranks and the seconds that are left, None where nobody knows,
+            twice a second.
 
     Raises:
         WorkloadError: it cannot travel, or a rank failed, died or hung: names the rank.
@@ -130,7 +132,14 @@ def run_workload(
                 reader = threading.Thread(target=_read, args=(job, lines), daemon=True)
                 reader.start()
                 readers.append(reader)
-            hung = _attend(jobs, how, lambda: _pass_on(lines, tail, on_output), on_live)
+            closes = inspect.isgeneratorfunction(workload)
+            hung = _attend(
+                jobs,
+                how,
+                lambda: _pass_on(lines, tail, on_output),
+                on_live,
+                n_steps if closes else None,
+            )
         finally:
             for job in jobs:  # all get the signal, then each the time to end
                 job.signal(signal.SIGTERM)
@@ -212,7 +221,8 @@ def _attend(
     jobs: list[TorchRun],
     how: Launching,
     pass_on: Callable[[], None],
-    on_live: Callable[[str], None],
+    on_live: Callable[[str, float | None], None],
+    n_steps: int | None,
 ) -> bool:
     """Until each torchrun has ended, or nothing moves any more, which is True."""
     job = jobs[0]
@@ -232,7 +242,7 @@ def _attend(
         if now_s - told_s >= _TOLD_EVERY_S:
             told_s = now_s
             statuses = list(job.statuses().values())
-            on_live(_line(statuses) if statuses else f"{how.ranks} ranks start")
+            on_live(*(_line(statuses, n_steps) if statuses else (f"{how.ranks} ranks start", None)))
             still_s = quiet_s([s for s in statuses if not s.ended], time.time())
             if len(statuses) < how.ranks:
                 still_s = now_s - began_s
@@ -242,12 +252,16 @@ def _attend(
     return False
 
 
-def _line(statuses: list[Status]) -> str:
+def _line(statuses: list[Status], n_steps: int | None) -> tuple[str, float | None]:
+    """Words, and the seconds until a generator has made ``n_steps`` on each rank."""
     first = statuses[0]
-    said = [f"step {fmt_count(max(s.n_steps for s in statuses))}"]
+    done = [s.n_steps for s in statuses]
+    said = [f"step {fmt_count(max(done))}"]
+    left_s = None
     if first.step_ms is not None:
         said.append(f"{fmt_ms(first.step_ms)} a step")
-    return " · ".join((*said, f"{len(statuses)} ranks"))
+        left_s = n_steps and max(n_steps - min(done), 0) * first.step_ms / 1e3
+    return " · ".join((*said, f"{len(statuses)} ranks")), left_s
 
 
 def _read(job: TorchRun, lines: queue.SimpleQueue[str]) -> None:

@@ -19,7 +19,7 @@ from perfkit.base import torch_compat
 from perfkit.base.device import here, in_use, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError
 from perfkit.base.forked_exit import let_forks_exit
-from perfkit.base.progress import Progress, left
+from perfkit.base.progress import Progress
 from perfkit.base.scratch import scratch_folder
 
 # CUPTI, which records what the device does, stays attached to the process when a profiler stops,
@@ -49,8 +49,6 @@ _one_thread = threading.RLock()
 # of it in torch, which writes a file.
 _END_US = 4.0
 _WRITTEN = 0.5
-# What takes less is not told.
-_SILENT_S = 1.0
 
 
 class TorchProfiler:
@@ -287,21 +285,17 @@ def _quiet_stderr() -> Iterator[None]:
         os.close(saved)
 
 
-def tell_end(n_events: float) -> None:
-    """Say that torch ends a recording of about so many events, if that takes over a second."""
-    about_s = n_events * _END_US / 1e6
-    if about_s > _SILENT_S:
-        progress = Progress()
-        progress.line(
-            f"perfkit: torch ends its recording of about {n_events / 1e6:.1f} million events; "
-            f"{left(about_s)}"
-        )
-        progress.close()
+def tell_end(progress: Progress, n_events: float) -> None:
+    """Say that torch ends a recording of about so many events."""
+    progress.line(
+        f"torch ends its recording of about {n_events / 1e6:.1f} million events",
+        left_s=n_events * _END_US / 1e6,
+    )
 
 
 @contextmanager
 def telling_how_far(end_s: float) -> Iterator[Callable[[float], None]]:
-    """Around the reading of a recording: a line that says how far it is, if it takes over a second.
+    """Around the reading of a recording: a line that says how far it is.
 
     Args:
         end_s: how long torch took to end it.
@@ -309,13 +303,11 @@ def telling_how_far(end_s: float) -> Iterator[Callable[[float], None]]:
     Yields:
         A function that takes the share of what torch wrote that has been read, 0 … 1.
     """
-    progress = Progress(None if end_s > _SILENT_S else False)
+    with Progress("perfkit") as progress:
 
-    def read(share: float) -> None:
-        share = _WRITTEN + (1 - _WRITTEN) * share
-        progress.line(f"perfkit: reading the recording, {share:.0%}, {left(end_s * (1 - share))}")
+        def read(share: float) -> None:
+            share = _WRITTEN + (1 - _WRITTEN) * share
+            progress.line("reading the recording", share=share, left_s=end_s * (1 - share))
 
-    progress.line(f"perfkit: reading the recording, {left(end_s)}")
-    yield read
-    read(1.0)
-    progress.close()
+        progress.line("reading the recording", left_s=end_s)
+        yield read
