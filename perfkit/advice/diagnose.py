@@ -453,8 +453,8 @@ def _sentence(bound: _Bound, case: Case) -> str:
         }[bound.part]
         if _is_one_sided(bound, case):
             return (
-                "What takes the time is not known, because a device was in use and its work is not "
-                f"here ({case.unseen_device}): on the host, {words}"
+                "What takes the time is not known: the device's work was not recorded "
+                f"({case.unseen_device}); on the host, {words}"
             )
     else:
         words = {
@@ -563,8 +563,8 @@ def _gaps(case: Case, part: str) -> str:
     sat = case.sitting("queued")
     meanwhile = "" if sat is None else f"; meanwhile the host sat in {sat.words()}"
     return (
-        f"Idle with work queued: in {part} of each step the device idles although the host has "
-        f"launched its work{meanwhile}; the trace does not show what held the device"
+        f"Work is queued: in {part} of each step the device idles although the host has launched "
+        f"its work{meanwhile}; the trace does not show what held the device"
     )
 
 

@@ -349,7 +349,7 @@ def test_the_work_is_told_beside_a_smaller_loss(share: float, work: float, said:
     ("queued", "kernels", "said"),
     [
         (0.1, 0.2, "Gaps between kernels: they take 30 % of each step"),
-        (0.15, 0.15, "Idle with work queued: in 30 % of each step"),
+        (0.15, 0.15, "Work is queued: in 30 % of each step"),
     ],
 )
 def test_gaps_are_told_by_whether_the_next_kernel_was_queued(
@@ -594,7 +594,7 @@ def test_a_verdict_without_a_cure_says_why(
         ),
         (_Bound("host", "host", 0.6, 0.3), True, 0.0, "Host-bound: in 60 % of each step the devi"),
         (_Bound("host", "host", 0.6, 0.3), True, 0.6, "Waiting: in 60 % of each step the device "),
-        (_Bound("gaps", "gaps", 0.6, 0.3), True, 0.0, "Idle with work queued: in 60 % of each"),
+        (_Bound("gaps", "gaps", 0.6, 0.3), True, 0.0, "Work is queued: in 60 % of each"),
     ],
 )
 def test_what_bounds_a_device(bound: _Bound, joins: bool, waiting: float, said: str) -> None:
