@@ -291,37 +291,6 @@ _EMPTY = (
     "set repeat=1."
 )
 
-# Rules that advise to exchange less, or less often.
-_EXCHANGES_LESS = ("communication", "host-collectives")
-
-
-def as_waiting(found: Diagnosis) -> Diagnosis:
-    """The same of a rank whose collectives are known to be mostly its wait for a later rank.
-
-    Its own recording cannot tell a wait from an exchange, so the advice to exchange less goes.
-    """
-    findings = tuple(f for f in found.findings if f.rule not in _EXCHANGES_LESS)
-    if findings == found.findings and found.bound_by != "communication":
-        return found
-    return replace(
-        found,
-        sentence=_waits_for_others(found.sentence),
-        verdict=_waits_for_others(found.verdict),
-        findings=findings,
-        no_cure=(
-            "What would help is in the report on all ranks: the rank that comes last."
-            if found.bound_by == "communication"
-            else found.no_cure
-        ),
-    )
-
-
-def _waits_for_others(said: str) -> str:
-    waits = "Waits for other ranks: "
-    return said.replace("Communication-bound: ", waits).replace(
-        "communication-bound: ", f"w{waits[1:]}"
-    )
-
 
 def as_compared(found: Diagnosis, waiting_ms: float) -> Diagnosis:
     """The same of a rank beside the others: how much of its collectives is a wait is known then."""

@@ -957,30 +957,6 @@ def _install_loader_listeners(calls: Calls) -> Callable[[], None]:
     return functools.partial(_undo_all, undo)
 
 
-def watch_backward_passes(ended: Callable[[], None]) -> Callable[[], None]:
-    """Call ``ended()`` after every backward pass in the thread that asked for it.
-
-    A pass within a pass (a checkpoint that computes again) counts as part of the outer one.
-    Returns how to stop. Replaces ``torch.autograd.backward``, which ``Tensor.backward`` calls.
-    """
-    return _pass_listeners.add(ended)
-
-
-def _install_pass_listeners(calls: Calls) -> Callable[[], None]:
-    from torch import autograd
-
-    original, in_a_pass = autograd.backward, graph_task_id_reader()
-
-    @functools.wraps(original)
-    def backward(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        if in_a_pass() < 0:
-            calls.begin()
-        return result
-
-    return stand_in(autograd, "backward", backward)
-
-
 def watch_saves(begins: Callable[[], CallEnd | None]) -> Callable[[], None]:
     """Call ``begins()`` before a checkpoint is written, and what it returns at the end.
 
@@ -1145,7 +1121,6 @@ def _install_backward_listeners(calls: Calls) -> Callable[[], None]:
     return stand_in(autograd, name, calls.around(getattr(autograd, name)))
 
 
-_pass_listeners = Listeners(_install_pass_listeners)
 _resize_listeners = Listeners(_install_resize_listeners)
 _swap_listeners = Listeners(_install_swap_listeners)
 _profiler_listeners = Listeners(_install_profiler_listeners)

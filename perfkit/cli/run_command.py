@@ -18,7 +18,7 @@ from perfkit.base.unseen_end import before_unseen_end
 from perfkit.cli.output import add_command
 from perfkit.cli.run_files import file_of, save, text_of, write
 from perfkit.script.options import MEMORY_STEPS, STEPS, WARMUP, Options
-from perfkit.script.ranks.meeting import Meeting, Waiting
+from perfkit.script.ranks.meeting import Meeting
 from perfkit.script.run_watch import RunWatch
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ also after an exception, Ctrl-C, SIGTERM or os._exit. Where the script's exit co
 that you asked for is not there at the end, it is 2; but not for a rank that torchrun started, which
 would end the others.
 
-A step ends when an optimizer has stepped in the main thread; in a program without one, from the
-50th backward pass on, a step is a backward pass, and the report says so. A few steps are recorded
-after the warm-up; the rest runs without the profiler. Steps in child processes are not seen.
+A step ends when an optimizer has stepped in the main thread. A few steps are recorded after the
+warm-up; the rest runs without the profiler. Steps in child processes are not seen, nor those of a
+program without a torch optimizer: put `with perfkit.profile():` around its loop.
 
 Of several processes (torchrun sets RANK and WORLD_SIZE) each is watched, only rank 0 shows the
 line, and the last one to end prints a report on all ranks (who waits for whom, whose data wait
@@ -223,9 +223,7 @@ class _Report:
             ),
             self._update if self._shown else None,
         )
-        self._meeting = Meeting.of(
-            os.environ, self._watch.snapshot, arguments.ranks, self._warn if self._shown else None
-        )
+        self._meeting = Meeting.of(os.environ, self._watch.snapshot, arguments.ranks)
         self._told = self._got_sigterm = self._is_telling = False
         self._was_cut_short = self._misses_a_file = False
 
@@ -275,11 +273,6 @@ class _Report:
 
             self._line = ProgressLine("perfkit", shares_row=True)
         self._line.update(update)
-
-    def _warn(self, text: str) -> None:
-        if self._line is not None:
-            self._line.clear()
-        write(f"perfkit: {text}\n")
 
     def _catch_sigterm(self) -> None:
         """Unless the program handles it, SIGTERM ends it as before, only with a report."""
@@ -376,18 +369,8 @@ class _Report:
         if self._meeting is None:
             write(text)
         else:
-            self._meeting.leaves(result, self._watch.seen, text, self._if_waiting(result))
+            self._meeting.leaves(result, self._watch.seen, text)
             self._tell_of_all()
-
-    def _if_waiting(self, result: WholeRun) -> Waiting | None:
-        """What is to be said instead if this rank mostly waited, which only all of them show."""
-        from perfkit.script.whole_run import as_waiting_run
-
-        other = as_waiting_run(result)
-        if other is None:
-            return None
-        text = text_of(other, verbose=self._verbose) if self._shown else ""
-        return Waiting(other.sentence, text)
 
     def _tell_of_all(self) -> None:
         """The report on all ranks, in the one that ends last."""
@@ -400,8 +383,11 @@ class _Report:
                 from perfkit.show.ranked_run import by_itself
 
                 # the verdict on the job comes first: one rank takes its wait for another one for
-                # an exchange of data
-                own = (f"\n{by_itself(result, rank)}\n{text}" for rank, text in texts.items())
+                # an exchange of data, and then what it says by itself is left out
+                own = (
+                    f"\n{by_itself(result, rank)}\n" + text * (not result.mostly_waits(rank))
+                    for rank, text in texts.items()
+                )
                 write("".join((text_of(result, verbose=self._verbose), *own)))
             self._misses_a_file |= not self._all_saved(self._joint_files, result)
 

@@ -142,6 +142,11 @@ class Phases:
         return self._instrument.failure
 
     @property
+    def are_sure(self) -> bool:
+        """Whether all of them are told apart, and none failed."""
+        return self._sees_modules and self.failure is None
+
+    @property
     def current(self) -> str:
         """The phase that runs; may be asked for in any thread."""
         return PHASES[self._phase] if self._phase < len(PHASES) else "evaluation"

@@ -213,7 +213,7 @@ class StepTracker:
         """Begin; torch is imported, if ever."""
         self._began_ns = self._now()
         self._epoch_began_ns = self._began_ns
-        self._due_ns = self._began_ns + self._early_ns
+        self._due_ns = 0 if self.loader else self._began_ns + self._early_ns
         self._is_on = True
         try:
             with Uninterrupted():
@@ -406,7 +406,6 @@ class StepTracker:
                 those here.
         """
         meter = self.meter
-        are_known = not self.phases.doubt and self.phases.failure is None
         found: dict[str, Any] = {
             "name": name,
             "ended": ended,
@@ -423,7 +422,7 @@ class StepTracker:
             "update_s": self.update_ns / 1e9,
             "waits_known": self.uses_loader and (self.loader is None or not self.phases.failure),
             "phase_ns": self.phases.told(self.phase_ns),
-            "columns": meter.columns if are_known else None,
+            "columns": meter.columns if self.phases.are_sure else None,
             "busy": self._busy,
             "loading": None if self.looks is None else self.looks.result(),
             "during": self.sampler.during,

@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from perfkit.synclint.find import SyncLines
     from perfkit.synclint.watch import SyncWatch
 
-#: So many backward passes without a step of an optimizer, and each further one counts as a step:
-#: more than nearly any training accumulates for one update.
-PASSES = 50
-
 
 class TorchWatch:
     """The instruments of a run; see :class:`perfkit.script.run_watch.RunWatch`.
@@ -34,8 +30,6 @@ class TorchWatch:
         run: every step, its data wait, phases and memory.
         account: of the first steps' memory.
         syncs: predicted waits.
-        n_passes: backward passes before the first step.
-        by_passes: whether a step is a backward pass, because no optimizer stepped.
         busy: what else the machine did meanwhile; None while it runs.
         left_as_it_is: the program hung while it was recorded, or while its memory or waits were
             looked at: that ends in the program's thread alone, so nothing of it is known.
@@ -61,9 +55,7 @@ class TorchWatch:
         self.run.phases.live = self.state.live
         self.account: MemoryAccount | None = None
         self.syncs: SyncLines | None = None
-        self.by_passes = self.left_as_it_is = False
-        self.n_passes = 0
-        self._no_passes: Callable[[], None] | None = None
+        self.left_as_it_is = False
         self._accountant: Accountant | None = None
         self._lint: SyncWatch | None = None
         self._forward_hook: Any = None
@@ -99,10 +91,6 @@ class TorchWatch:
         self.state.start()
         self.run.start()
         self.recorder.start()
-        with self._instrument.guard("watching for backward passes"):
-            self._no_passes = torch_compat.watch_backward_passes(
-                self._instrument.hook(self._pass_ended)
-            )
 
     def stop(self, error: BaseException | None, *, hangs: bool = False) -> None:
         """End all of it. Does not raise.
@@ -121,8 +109,6 @@ class TorchWatch:
                 self._end_account(error)
             with self._extras.guard("ending the sync lint"):
                 self._end_lint(error)
-        with self._instrument.guard("counting backward passes"):
-            self._watch_no_passes()
         with self._instrument.guard("looking whether the machine is busy"):
             mark, self._busy_mark = self._busy_mark, None
             if mark is not None:
@@ -136,8 +122,6 @@ class TorchWatch:
     def forget(self) -> None:
         """In a forked child: no hook, no mode, nothing is recorded here."""
         self.recorder.forget()
-        with self._instrument.guard("forgetting"):
-            self._watch_no_passes()
         self.state.stop()
         with self._instrument.guard("forgetting"):
             self.run.forget()
@@ -154,26 +138,8 @@ class TorchWatch:
 
     def _step_ended(self, began_s: float, ended_s: float) -> None:
         """Between two steps: what this takes belongs to neither."""
-        if not self.by_passes:
-            self._watch_no_passes()  # an optimizer has stepped: what passes there were are its
         self.run.step_ended(round(began_s * 1e9), round(ended_s * 1e9))
         self.state.live.step_ended()
-
-    def _pass_ended(self) -> None:
-        """Of a program without an optimizer a step is a backward pass."""
-        if threading.get_ident() != self._thread_id:
-            return
-        self.n_passes += 1
-        if self.n_passes > PASSES:
-            self.recorder.step()
-        elif self.n_passes == PASSES:
-            self.by_passes = True
-            self.recorder.only_marked_steps()
-
-    def _watch_no_passes(self) -> None:
-        stop, self._no_passes = self._no_passes, None
-        if stop is not None:
-            stop()
 
     # --- the memory account and the sync lint, one after the other ----------------------------
 

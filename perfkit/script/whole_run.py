@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.advice.diagnose import as_waiting
 from perfkit.advice.evaluation import evaluation_note
 from perfkit.advice.findings import Finding
 from perfkit.advice.profile import Profile, explain
@@ -24,7 +23,7 @@ from perfkit.measure.memory_looks import Rise, tree_rise
 from perfkit.measure.phases import PHASES
 from perfkit.measure.verdict import RunSummary, summarize_run
 from perfkit.memory.account import MemoryAccount
-from perfkit.script._torch_watch import PASSES, TorchWatch
+from perfkit.script._torch_watch import TorchWatch
 from perfkit.script.options import Options
 from perfkit.synclint.find import SyncLines
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
@@ -147,20 +146,6 @@ class WholeRun(Shown):
         return {key: said[key] for key in keys}
 
 
-def as_waiting_run(run: WholeRun) -> WholeRun | None:
-    """The same, where the rank's collectives are mostly its wait for others; None if it is alike.
-
-    See :func:`perfkit.advice.diagnose.as_waiting`.
-    """
-    if run.profile is None:
-        return None
-    diagnosis = as_waiting(run.profile.diagnosis)
-    if diagnosis is run.profile.diagnosis:
-        return None
-    profile = replace(run.profile, diagnosis=diagnosis)
-    return replace(run, profile=profile, sentence=diagnosis.headline)
-
-
 def whole_run(
     program: str,
     ended: str,
@@ -182,60 +167,64 @@ def whole_run(
         rank: of this process in a job of several.
         failure: what of perfkit failed.
     """
-    profile, why = (None, "") if seen is None else _profile(seen, ended)
-    outside = None if profile is None else profile.elsewhere
-    n_steps = 0 if seen is None else seen.meter.n
-    warnings = [f.sentence() for f in (failure, *(() if seen is None else seen.failures)) if f]
-    if seen is not None and seen.recorder.failure is not None and profile is None:
-        warnings.append(seen.recorder.failure.sentence())
-    if seen is not None and seen.by_passes:
-        warnings.append(
-            "a step here is one backward pass, from the "
-            f"{PASSES}th on: no optimizer had stepped until then"
+    wall_s = times.ended_s - times.began_s
+    warnings = [] if failure is None else [failure.sentence()]
+    if seen is None:
+        without = "" if times.torch_elsewhere else ", without torch"
+        return WholeRun(
+            program=program,
+            ended=ended,
+            sentence=_nothing(program, ended, times, options, seen, ""),
+            wall_s=wall_s,
+            n_steps=0,
+            parts=(Part(f"the program{without}", wall_s),),
+            steps=None,
+            uses_loader=False,
+            findings=(),
+            profile=None,
+            memory=None,
+            syncs=None,
+            rank=rank,
+            warnings=tuple(warnings),
+            provenance=stamp("measured here"),
         )
-    if seen is not None and seen.run.phases.doubt:
-        warnings.append(seen.run.phases.doubt)
-    if seen is not None and profile is not None and (said := _evaluation_within(profile, seen)):
-        warnings.append(said)
-    if seen is not None and (n_steps or seen.recorder.n_foreign_steps):
+    profile, why = _profile(seen, ended)
+    n_steps, recorder, sampled = seen.meter.n, seen.recorder, seen.recorder.sampled
+    warnings += [one.sentence() for one in seen.failures]
+    if profile is None and recorder.failure is not None:
+        warnings.append(recorder.failure.sentence())
+    evaluation = "" if profile is None else _evaluation_within(profile, seen)
+    warnings += filter(None, (seen.run.phases.doubt, evaluation))
+    if n_steps or recorder.n_foreign_steps:
         warnings += _extras_missing(options, seen, n_steps, ended)
     grown, n_workers = None, 0
-    if seen is not None and _OF_MEMORY & {f.rule for f in seen.state.findings}:
+    if _OF_MEMORY & {f.rule for f in seen.state.findings}:
         grown, n_workers = tree_rise(seen.state.live.memory)
     return WholeRun(
         program=program,
         ended=ended,
-        sentence=(
-            profile.diagnosis.headline
-            if profile is not None
-            else _nothing(program, ended, times, options, seen, n_steps, why)
-        ),
-        wall_s=times.ended_s - times.began_s,
+        sentence=_nothing(program, ended, times, options, seen, why)
+        if profile is None
+        else profile.diagnosis.headline,
+        wall_s=wall_s,
         n_steps=n_steps,
-        parts=_parts(times, options, seen, outside),
-        steps=None if seen is None or not n_steps else _steps(program, ended, times, options, seen),
-        uses_loader=seen is not None and seen.run.uses_loader,
-        findings=() if seen is None else seen.state.findings,
+        parts=_parts(times, options, seen, None if profile is None else profile.elsewhere),
+        steps=_steps(program, ended, times, options, seen) if n_steps else None,
+        uses_loader=seen.run.uses_loader,
+        findings=seen.state.findings,
         profile=profile,
-        memory=None if seen is None else seen.account,
-        syncs=None if seen is None else seen.syncs,
+        memory=seen.account,
+        syncs=seen.syncs,
         rank=rank,
         warnings=tuple(warnings),
+        provenance=stamp("measured here") if profile is None else profile.provenance,
+        # a profile has them
+        lines=sampled.of_steps if profile is None else NO_LINES,
+        worker_lines=sampled.of_workers if profile is None else NO_LINES,
+        process_lines=sampled.of_processes if profile is None else NO_LINES,
         grown=grown,
         n_workers=n_workers,
-        provenance=profile.provenance if profile is not None else stamp("measured here"),
-        **({} if profile is not None or seen is None else _sampled(seen)),
     )
-
-
-def _sampled(seen: TorchWatch) -> dict[str, LineSamples]:
-    """The lines that a profile would have."""
-    sampled = seen.recorder.sampled
-    return {
-        "lines": sampled.of_steps,
-        "worker_lines": sampled.of_workers,
-        "process_lines": sampled.of_processes,
-    }
 
 
 def _profile(seen: TorchWatch, ended: str) -> tuple[Profile | None, str]:
@@ -264,7 +253,7 @@ def _profile(seen: TorchWatch, ended: str) -> tuple[Profile | None, str]:
 def _with_phases(recording: Recording, seen: TorchWatch) -> Recording:
     """In which phases its time outside of the recorded steps was, where these are sure."""
     outside, run = recording.elsewhere, seen.run
-    if outside is None or run.phases.doubt or run.phases.failure or seen.by_passes:
+    if outside is None or not run.phases.are_sure:
         return recording
     columns, numbers = seen.meter.columns, seen.meter.numbers
     growth = outside.growth
@@ -308,7 +297,7 @@ def _shares_of_all(seen: TorchWatch, recorded: Coverage) -> dict[str, float] | N
     None where the phases are not sure, or hardly more steps ran than were recorded.
     """
     run = seen.run
-    if run.phases.doubt or run.phases.failure or seen.by_passes:
+    if not run.phases.are_sure:
         return None
     phase_ms, numbers = seen.meter.columns.phase_ms, seen.meter.numbers
     rows = np.flatnonzero(
@@ -329,7 +318,7 @@ def _shares_of_all(seen: TorchWatch, recorded: Coverage) -> dict[str, float] | N
 def _evaluation_within(profile: Profile, seen: TorchWatch) -> str:
     """That the recorded steps hold an evaluation, which a trace cannot tell from forward."""
     run, covered = seen.run, profile.coverage
-    if covered is None or not covered.first_step or run.phases.doubt or run.phases.failure:
+    if covered is None or not covered.first_step or not run.phases.are_sure:
         return ""
     phase_ms, numbers = seen.meter.columns.phase_ms, seen.meter.numbers
     rows = np.flatnonzero((numbers >= covered.first_step - 1) & (numbers < covered.last_step))
@@ -345,10 +334,10 @@ def _nothing(
     times: Times,
     options: Options,
     seen: TorchWatch | None,
-    n_steps: int,
     why: str,
 ) -> str:
     """The headline of a run without recorded steps: why, and what to do."""
+    n_steps = 0 if seen is None else seen.meter.n
     if times.torch_elsewhere or (not n_steps and seen and seen.recorder.n_foreign_steps):
         return (
             f"No step was seen in the main thread of {program}, the only one that perfkit run "
@@ -363,12 +352,6 @@ def _nothing(
             "training in other processes, run perfkit in these: torchrun … -m perfkit run …"
         )
     if not n_steps:
-        if seen.n_passes:
-            return (
-                f"No step was seen in {program}: no optimizer stepped in its {seen.n_passes} "
-                f"backward passes, and perfkit takes passes as steps only after {PASSES}. Run it "
-                "longer, or put `with perfkit.profile():` around its loop."
-            )
         return (
             f"No step was seen in {program}: no torch optimizer stepped in this process. To "
             "explain a loop without one (an evaluation, updates by hand), or one in a process that "
@@ -448,12 +431,11 @@ def _without_drift(summary: RunSummary) -> RunSummary:
 
 
 def _parts(
-    times: Times, options: Options, seen: TorchWatch | None, outside: Elsewhere | None
+    times: Times, options: Options, seen: TorchWatch, outside: Elsewhere | None
 ) -> tuple[Part, ...]:
     """Where the wall time went; what is between the steps is perfkit's own."""
     wall_s = times.ended_s - times.began_s
-    if times.torch_s is None or seen is None:
-        return (Part("the program" + ", without torch" * (not times.torch_elsewhere), wall_s),)
+    assert times.torch_s is not None
     spans = seen.recorder.log.times_s
     found = [Part("until torch was imported", times.torch_s - times.began_s)]
     if not spans:

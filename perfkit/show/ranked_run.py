@@ -9,7 +9,6 @@ from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.measure.phases import PHASES
 from perfkit.script.ranks.heartbeat import FINISHED
 from perfkit.script.ranks.joint import RankedRun, RankRun, imbalance_words
-from perfkit.script.ranks.lateness import LateRank
 from perfkit.show._text import wrap
 from perfkit.show.document import Document, Doubt, Table, document_for
 
@@ -60,7 +59,8 @@ def by_itself(run: RankedRun, rank: int) -> str:
     waited_ms, share = waits
     return wrap(
         f"{alone}. {fmt_ms(waited_ms)} a recorded step, {fmt_share(share)} of its time in "
-        "collectives, is its wait for a later rank: exchanging less would not shorten it."
+        "collectives, is its wait for a later rank: exchanging less would not shorten it. Its own "
+        "report is in the files of --html and --json."
     )
 
 
@@ -69,19 +69,9 @@ def _late(run: RankedRun) -> tuple[str, ...]:
         return ()
     return tuple(
         f"Rank {one.rank} comes last in {fmt_share(one.last_in)} of {fmt_count(run.late.n_steps)} "
-        f"steps{_in_few(one)}; were it never later than the next one, a step would be at most "
+        "steps; were it never later than the next one, a step would be at most "
         f"{fmt_ms(one.gain_ms)} shorter."
         for one in run.late.late[:_TOP]
-    )
-
-
-def _in_few(one: LateRank) -> str:
-    if not one.n_few:
-        return ""
-    more = " …" if one.n_few > len(one.few) else ""
-    steps = ", ".join(map(fmt_count, one.few))
-    return (
-        f", and nearly all of the wait for it is in {fmt_count(one.n_few)} of them ({steps}{more})"
     )
 
 

@@ -18,7 +18,7 @@ from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_train
 
 from perfkit.advice import Diagnosis, Finding
 from perfkit.advice.case import Case
-from perfkit.advice.diagnose import BOUNDS, as_waiting, diagnose
+from perfkit.advice.diagnose import BOUNDS, diagnose
 from perfkit.advice.findings import gain_words, interval
 from perfkit.advice.line_kinds import beside_the_model, kind_of
 from perfkit.advice.rules import precision
@@ -922,28 +922,6 @@ def test_a_verdict_without_a_cure_says_so() -> None:
     # bound by its gaps; what is known is a cure for something smaller
     sim = gpu_training(6, n_kernels=5, item=True, restart=200)
     assert _diagnosis(sim).no_cure == ""
-
-
-@pytest.mark.parametrize("start", ["C", "The machine was a little busy. Your steps: c"])
-def test_a_rank_that_waits_is_not_told_to_exchange_less(start: str) -> None:
-    less, other = (
-        Finding(rule, "a title", (), "model.no_sync()", gain, "", cures=("communication",))
-        for rule, gain in (("host-collectives", 6.9), ("not-nccl", 2.0))
-    )
-    told = as_waiting(Diagnosis("communication", f"{start}ommunication-bound: 85 %", (less, other)))
-    assert told.findings == (other,)
-    assert told.sentence.lower().endswith("waits for other ranks: 85 %")
-    assert "ommunication-bound" not in told.sentence
-    assert "the rank that comes last" in told.no_cure
-    # what has nothing of it stays the same
-    computes = Diagnosis("compute", "Compute-bound: 90 %", ())
-    assert as_waiting(computes) is computes
-    # a wait is told as that also where nothing advised to exchange less, and such advice goes
-    # also where something else bounds the step
-    alone = as_waiting(Diagnosis("communication", "Communication-bound: 85 %", (other,)))
-    assert alone.sentence == "Waits for other ranks: 85 %"
-    beside = as_waiting(Diagnosis("compute", "Compute-bound: 90 %", (less, other), "None."))
-    assert (beside.findings, beside.no_cure) == ((other,), "None.")
 
 
 def test_gains_above_ten_are_not_told() -> None:

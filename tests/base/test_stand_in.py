@@ -139,7 +139,6 @@ def _fetch() -> None:
     [
         (compat.watch_profiler_starts, "torch.autograd.profiler", "_prepare_profiler", _profile),
         (compat.watch_backward, "torch.autograd", "_engine_run_backward", _backward),
-        (compat.watch_backward_passes, "torch.autograd", "backward", _backward),
         (
             compat.watch_loader_iterators,
             "torch.utils.data.dataloader",

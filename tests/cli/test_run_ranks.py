@@ -126,13 +126,11 @@ def test_the_rank_whose_data_wait_makes_all_late_is_named(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     plain = " ".join(done.stderr.split())
     assert "Rank 0 waits for rank 1: " in plain
-    assert done.stderr.count("finished after") == 1  # of rank 0
-    said_in_order = ("Rank 0 waits for rank 1: ", "Rank 0 by itself. ", "finished after")
+    assert "finished after" not in plain  # the report of rank 0, which takes its wait for work
+    said_in_order = ("Rank 0 waits for rank 1: ", "Rank 0 by itself. ")
     assert sorted(said_in_order, key=plain.index) == list(said_in_order)
     assert "is its wait for a later rank: exchanging less would not shorten it" in plain
-    own = plain.partition("Rank 0 by itself. ")[2]
-    assert "no_sync" not in own, "to exchange less does not shorten a wait"
-    assert "ommunication-bound" not in own
+    assert "no_sync" not in plain, "to exchange less does not shorten a wait"
     said = _said(folder / "r.json")
     assert "its wait for data takes longer" in said["sentence"]
     assert (said["type"], said["world_size"], said["culprits"]) == ("ranks", 2, [])
@@ -147,7 +145,6 @@ def test_the_rank_whose_data_wait_makes_all_late_is_named(folder: Path) -> None:
     assert collectives["stragglers"] == [1]
     assert collectives["skew_ms"] > collectives["transfer_ms"] > 0
     assert "ank 0 waits for rank 1" in (folder / "r.html").read_text(encoding="utf-8")
-    assert "aits for other ranks: " in said["ranks"][0]["sentence"]
     own = [_said(folder / f"r.rank{i}.json") for i in range(2)]
     assert [one["rank"] for one in own] == [0, 1]
     kept = {p.name for p in (folder / "kept" / "attempt0").iterdir()}

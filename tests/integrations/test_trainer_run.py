@@ -253,7 +253,7 @@ def test_the_log_gets_numbers_with_their_units(loop: Loop) -> None:
             run.step()
     run.end("finished")
     # steps of 101 ms: at most every half second, and at the end what is left
-    assert [m["step"] for m in logged] == [5, 10, 12]
+    assert [m["step"] for m in logged] == [1, 6, 11, 12]
     last = logged[1]
     assert last["step_ms"] == pytest.approx(101)
     assert (last["data_wait_ms"], last["forward_ms"]) == pytest.approx((2, 3))

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from perfkit.base.machine.cpu_contention import SPOILS_FROM
-from perfkit.script.ranks.heartbeat import Status
 from perfkit.script.ranks.joint import (
     _doubt,
     _imbalance,
-    _mostly_waits,
     _sentence,
     _warnings,
     imbalance_words,
 )
 from perfkit.script.ranks.lateness import Lateness, LateRank
-from perfkit.script.ranks.meeting import Meeting
 
 
 def compared(waited_ms: float = 0.0, transfer_ms: float | None = 0.0, **known: Any) -> Any:
     usual: dict[str, Any] = {"stragglers": (), "waits_ms": {}, "warnings": ()}
     ranks = [SimpleNamespace(rank=n, waited_ms=waited_ms if n == 1 else 0.0) for n in range(3)]
     return SimpleNamespace(ranks=ranks, transfer_ms=transfer_ms, **(usual | known))
-
-
-@pytest.mark.parametrize(
-    ("waited_ms", "transfer_ms", "found"),
-    [
-        (5.0, 5.0, (5.0, 0.5)),
-        (4.9, 5.1, None),
-        (3.0, None, (3.0, 1.0)),
-        (0.0, 0.0, None),
-    ],
-)
-def test_a_rank_mostly_waits_from_half_of_its_collectives(
-    waited_ms: float, transfer_ms: float | None, found: tuple[float, float] | None
-) -> None:
-    assert _mostly_waits(compared(waited_ms, transfer_ms), 1) == found
-    assert _mostly_waits(compared(waited_ms, 5.0), 0) is None
 
 
 def late(lost_ms: float = 4.0, phase: str = "data_wait", n: int = 3) -> Lateness:
@@ -118,26 +98,3 @@ def test_reasons_to_doubt_who_is_late() -> None:
     assert "rank 2 is late, by the collectives of the recorded ones rank 1" in two
     doubted = compared(warnings=("3 collectives were left out", "clocks differ"))
     assert _warnings([0, 1], 2, [], NOBODY, doubted) == ("3 collectives were left out",)
-
-
-def status(rank: int, **known: Any) -> Status:
-    return Status(rank, 1, 1, known.pop("at_s", time.time()), **known)
-
-
-@pytest.mark.parametrize(
-    ("quiet_s", "usual_ms", "is_told"),
-    [(29.0, 10.0, False), (31.0, 10.0, True), (38.0, 2000.0, False), (42.0, 2000.0, True)],
-)
-def test_ranks_that_hang_are_told_after_half_a_minute_and_twenty_steps(
-    monkeypatch: pytest.MonkeyPatch, quiet_s: float, usual_ms: float, is_told: bool
-) -> None:
-    told: list[str] = []
-    known: dict[str, Any] = {"step_began_s": time.time() - quiet_s, "step_ms": usual_ms}
-    statuses = {0: status(0, n_steps=5, **known), 1: status(1, n_steps=5, **known)}
-    monkeypatch.setattr("perfkit.script.ranks.meeting.read_statuses", lambda *_: statuses)
-    meeting: Any = object.__new__(Meeting)
-    vars(meeting).update(
-        job=SimpleNamespace(folder=None, here=(0, 1)), _has_warned=False, _warn=told.append
-    )
-    meeting._look_around()
-    assert len(told) == is_told

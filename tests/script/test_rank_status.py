@@ -16,29 +16,22 @@ import pytest
 
 from perfkit.base.errors import UsageError, WorkloadKilledError
 from perfkit.script.ranks.heartbeat import Heartbeat, Snapshot, Status, lives, read_statuses
-from perfkit.script.ranks.job import FOLDER_VARIABLE, Job, job_of
+from perfkit.script.ranks.job import FOLDER_VARIABLE, job_of
 from perfkit.script.ranks.joint import joint
 from perfkit.script.ranks.launch import _failure
-from perfkit.script.ranks.meeting import Meeting
 
 _TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
 
 def _status(rank: int, **more: object) -> Status:
     now_s = time.time()
-    return replace(Status(rank, os.getpid(), _born(), now_s, step_began_s=now_s), **more)  # type: ignore[arg-type]
-
-
-def _born(pid: int | None = None) -> int:
-    from perfkit.script.ranks import heartbeat
-
-    return heartbeat._born(pid or os.getpid()) or 0
+    return replace(Status(rank, os.getpid(), now_s, step_began_s=now_s), **more)  # type: ignore[arg-type]
 
 
 def _dead(rank: int, **more: object) -> Status:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    return replace(_status(rank, **more), pid=ended.pid, born=1)
+    return replace(_status(rank, **more), pid=ended.pid)
 
 
 def _said(folder: Path, *statuses: Status, n: int | None = None) -> tuple[tuple[int, ...], str]:
@@ -143,7 +136,7 @@ def test_a_heartbeat_that_cannot_look_or_write_is_silent(tmp_path: Path) -> None
     ],
 )
 def test_what_a_rank_does(known: dict[str, Any], said: str) -> None:
-    assert replace(Status(0, 1, 1, 100.0), **known).does(100.0) == said
+    assert replace(Status(0, 1, 100.0), **known).does(100.0) == said
 
 
 def test_the_first_one_that_failed_is_named(tmp_path: Path) -> None:
@@ -223,24 +216,6 @@ def test_a_job_hung_where_no_step_ended_for_twenty_seconds_and_ten_steps(
         _in_step(1, stood_s, line="train.py:7", **known),
     )
     assert sentence.startswith("No rank has made a step") is hung
-
-
-def test_ranks_that_hang_are_told_once_with_what_each_does(tmp_path: Path) -> None:
-    """Of what a stopped process last said its step is young."""
-    _said(
-        tmp_path,
-        _in_step(0, 45.0, n_steps=19, waits_in="all_reduce"),
-        _in_step(1, 45.1, n_steps=17, at_s=time.time() - 45),
-    )
-    told: list[str] = []
-    job = Job(0, 2, (0, 1), tmp_path, is_kept=True)
-    meeting = Meeting(job, lambda: Snapshot(19, 45.0, 3.0), told.append)
-    meeting._look_around()
-    meeting._look_around()
-    (said,) = told
-    assert said.startswith("No rank has made a step for 45.")
-    assert "s: rank 1 has given no sign for 45." in said
-    assert said.endswith("; rank 0 waits in all_reduce.")
 
 
 def test_a_rank_that_hangs_is_named_with_its_line(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from perfkit.measure.phases import PHASES
 from perfkit.measure.tracker import StepTracker
-from perfkit.script._torch_watch import PASSES
 from perfkit.script.options import Options
 from perfkit.script.whole_run import (
     Times,
@@ -34,7 +33,7 @@ def seen(
         at += seconds + gap_s
     usual: dict[str, Any] = {
         "meter": SimpleNamespace(n=len(spans), total_ns=1e9 * sum(b - a for a, b in spans)),
-        "by_passes": False, "n_passes": 0, "left_as_it_is": False, "account": None, "syncs": None,
+        "left_as_it_is": False, "account": None, "syncs": None,
     }  # fmt: skip
     recorder = SimpleNamespace(
         log=SimpleNamespace(times_s=spans, last_s=spans[-1][1]),
@@ -74,8 +73,10 @@ def test_a_thousandth_of_the_run_is_worth_a_row(torch_s: float, is_told: bool) -
 
 
 def test_a_run_without_torch_or_without_a_step() -> None:
-    assert parts(None) == {"the program, without torch": 20.0}
-    assert parts(seen(), Times(0.0, None, 20.0)) == {"the program, without torch": 20.0}
+    without = whole_run("train.py", "finished", Times(0.0, None, 20.0), Options(), None)
+    assert [(one.what, one.seconds) for one in without.parts] == [
+        ("the program, without torch", 20.0)
+    ]
     none = seen()
     none.recorder.log.times_s = []
     assert parts(none) == {"until torch was imported": 1.0, "the program, without a step": 19.0}
@@ -94,7 +95,8 @@ def nothing(n_steps: int = 0, ended: str = "finished", **known: Any) -> str:
     found: Any = seen(**known) if known.pop("torch", True) else None
     if found is not None:
         found.recorder.n_foreign_steps = known.get("n_foreign_steps", 0)
-    return _nothing("train.py", ended, times, Options(warmup=3), found, n_steps, "a reason")
+        found.meter.n = n_steps
+    return _nothing("train.py", ended, times, Options(warmup=3), found, "a reason")
 
 
 def test_why_no_step_was_recorded() -> None:
@@ -105,7 +107,6 @@ def test_why_no_step_was_recorded() -> None:
         assert said.startswith("No step was seen in the main thread of train.py, the only one that")
         assert "put `with perfkit.profile() as p:` around the loop there" in said
     assert "updates by hand" in nothing()
-    assert f"in its {PASSES - 1} backward passes" in nothing(n_passes=PASSES - 1)
     assert nothing(7, "was ended by Ctrl-C", left_as_it_is=True) == (
         "train.py was ended by Ctrl-C, in step 8: a reason."
     )
@@ -158,7 +159,7 @@ def test_evaluation_within_the_recorded_steps(first: int, last: int, doubt: str,
     columns["forward"] = np.array([100.0, 50.0, 100.0, 100.0])
     columns["evaluation"] = np.array([0.0, 50.0, 0.0, 0.0])
     run = SimpleNamespace(
-        phases=SimpleNamespace(doubt=doubt, failure=None),
+        phases=SimpleNamespace(are_sure=not doubt),
     )
     meter = SimpleNamespace(numbers=np.arange(4), columns=SimpleNamespace(phase_ms=columns))
     watch: Any = SimpleNamespace(run=run, meter=meter)
@@ -256,30 +257,27 @@ def test_of_a_run_that_did_not_import_torch_nothing_is_doubtful() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_steps", "by_passes", "doubt", "warnings"),
+    ("n_steps", "doubt", "warnings"),
     [
-        (0, False, "", ()),
-        (9, False, "", ("--synclint: only the thread that hangs can end what looks there",)),
+        (0, "", ()),
+        (9, "", ("--synclint: only the thread that hangs can end what looks there",)),
         (
-            9, True, "a doubt",
-            (
-                "a step here is one backward pass, from the 50th on: no optimizer had stepped "
-                "until then",
-                "a doubt",
-                "--synclint: only the thread that hangs can end what looks there",
-            ),
+            9, "a doubt",
+            ("a doubt", "--synclint: only the thread that hangs can end what looks there"),
         ),
     ],
 )  # fmt: skip
 def test_what_is_doubtful_of_a_run_that_hangs(
-    n_steps: int, by_passes: bool, doubt: str, warnings: tuple[str, ...]
+    n_steps: int, doubt: str, warnings: tuple[str, ...]
 ) -> None:
     found = stepped(np.full(9, 100.0), uses_loader=False)
     found.meter.n = n_steps
-    found.by_passes, found.left_as_it_is, found.failures = by_passes, True, ()
+    found.left_as_it_is, found.failures = True, ()
     found.recorder.failure = None
     found.state = SimpleNamespace(findings=(), live=SimpleNamespace(memory=[]))
-    found.run.phases = SimpleNamespace(doubt=doubt, failure=None, told=lambda ns: ns)
+    found.run.phases = SimpleNamespace(
+        doubt=doubt, are_sure=not doubt, failure=None, told=lambda ns: ns
+    )
     run = whole_run("train.py", "hung", TIMES, Options(synclint=True), found)
     assert run.warnings == warnings
     assert run.n_steps == n_steps

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from perfkit import show
 from perfkit.base.machine import stamp
 from perfkit.script.ranks.joint import RankedRun
 from perfkit.script.ranks.lateness import Lateness, LateRank
@@ -46,10 +45,3 @@ def test_what_rank_0_calls_communication_may_be_its_wait(waited_ms: float, told:
     assert ("18.0 ms a recorded step, 90 % of its time in collectives, is its wait" in said) is told
     assert all(len(line) <= 100 for line in by_itself(_run(waited_ms, LATE), 0).splitlines())
     assert by_itself(replace(_run(waited_ms, LATE), compared=None), 0) == "Rank 0 by itself:"
-
-
-def test_a_rank_that_is_late_in_few_steps_is_said_to_be() -> None:
-    few = replace(LATE, n_few=6, few=(10, 20, 30))
-    said = " ".join(show.text(_run(18.0, few)).split())
-    assert "and nearly all of the wait for it is in 6 of them (10, 20, 30 …); were it" in said
-    assert "nearly all" not in show.text(_run(18.0, LATE))

@@ -38,7 +38,6 @@ class Status:
     Attributes:
         rank: its number.
         pid: of its process.
-        born: what tells the process from a later one with its pid; 0 where nothing does.
         at_s: when it said so.
         n_steps: steps so far.
         step_began_s: when the current one began, or the set-up before the first.
@@ -51,7 +50,6 @@ class Status:
 
     rank: int
     pid: int
-    born: int
     at_s: float
     n_steps: int = 0
     step_began_s: float = 0.0
@@ -87,22 +85,14 @@ class Heartbeat:
         folder: of the job.
         rank: of this process.
         look: says what the run is doing; called in another thread.
-        on_beat: called after each writing, in that thread.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        rank: int,
-        look: Callable[[], Snapshot],
-        on_beat: Callable[[], None] | None = None,
-    ) -> None:
+    def __init__(self, folder: Path, rank: int, look: Callable[[], Snapshot]) -> None:
         self._path = folder / f"status{rank}.json"
         self._look = look
-        self._on_beat = on_beat
         self._instrument = Instrument("the sign of life of this rank")
-        now_s, pid = time.time(), os.getpid()
-        self._status = Status(rank, pid, _born(pid) or 0, now_s, step_began_s=now_s)
+        now_s = time.time()
+        self._status = Status(rank, os.getpid(), now_s, step_began_s=now_s)
         self._main = threading.get_ident()
         self._seen = (0, 0.0)  # steps, seconds
         self._stop = threading.Event()
@@ -136,8 +126,6 @@ class Heartbeat:
                     return
                 self._status = self._now()
                 self._write()
-            if self._on_beat is not None:
-                self._on_beat()
 
     def _now(self) -> Status:
         seen = self._look()
@@ -186,20 +174,14 @@ def words_of_hung(statuses: Iterable[Status], now_s: float) -> str:
 
 def lives(status: Status) -> bool:
     """Whether the process that said so, on this machine, is still there."""
-    if os.name == "nt":
-        import psutil
+    import psutil
 
-        return bool(psutil.pid_exists(status.pid))
-    born = _born(status.pid)
-    if born is not None:
-        return born == status.born != 0
     try:
-        os.kill(status.pid, 0)
-    except ProcessLookupError:
+        process = psutil.Process(status.pid)
+        # a later process may have its pid
+        return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= status.at_s
+    except psutil.NoSuchProcess:
         return False
-    except OSError:
-        return True
-    return not Path("/proc/self/stat").exists()
 
 
 def _where(stack: Sequence[Level]) -> tuple[str, str]:
@@ -218,15 +200,3 @@ def _where(stack: Sequence[Level]) -> tuple[str, str]:
         elif not waits_in and code.co_name == "_engine_run_backward":
             waits_in = "its backward pass"
     return "", waits_in
-
-
-def _born(pid: int) -> int | None:
-    """Clock ticks from the start of the machine to that of the process, by proc_pid_stat(5).
-
-    None where it is over, or without /proc.
-    """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if fields[0] in ("Z", "X") else int(fields[19])
-    except (OSError, ValueError, IndexError):
-        return None

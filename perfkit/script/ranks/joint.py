@@ -59,7 +59,6 @@ class RankRun:
         memory_bytes: highest reading between steps; None where unknown.
         samples: of its batches; None where unknown.
         line: where it was when the job hung; empty otherwise.
-        sentence: what bounds its steps; empty where it left no report.
     """
 
     rank: int
@@ -71,7 +70,6 @@ class RankRun:
     memory_bytes: int | None
     samples: int | None
     line: str = ""
-    sentence: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +107,13 @@ class RankedRun(Shown):
 
     def mostly_waits(self, rank: int) -> tuple[float, float] | None:
         """If this rank's collectives are mostly its wait for later ranks: ms a step, and share."""
-        return None if self.compared is None else _mostly_waits(self.compared, rank)
+        if self.compared is None:
+            return None
+        waited_ms = next((r.waited_ms for r in self.compared.ranks if r.rank == rank), 0.0)
+        whole_ms = waited_ms + (self.compared.transfer_ms or 0.0)
+        if not whole_ms or waited_ms < _MOSTLY_WAITS * whole_ms:
+            return None
+        return waited_ms, waited_ms / whole_ms
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain JSON types; times in ms a step."""
@@ -150,9 +154,9 @@ def joint(
     alive = {rank for rank in local if (s := statuses.get(rank)) and not s.ended and lives(s)}
     records = {rank: record for rank in here if (record := read_record(folder, rank)) is not None}
     program = next((r.program for r in records.values()), "the run")
+    rows = {rank: one for rank in records if (one := read_rows(folder, rank)) is not None}
     late = lateness(
-        sorted(records),
-        lambda rank: read_rows(folder, rank),
+        rows,
         own_phases=own_phases(
             [r.collectives["collectives"]["asked"] for r in records.values() if r.collectives],
             on_device=any(r.memory_kind == "allocated" for r in records.values()),
@@ -183,14 +187,6 @@ def joint(
         warnings=_warnings(here, world_size, missing, late, compared),
         provenance=stamp("measured here"),
     )  # fmt: skip
-
-
-def _mostly_waits(compared: Ranks, rank: int) -> tuple[float, float] | None:
-    waited_ms = next((r.waited_ms for r in compared.ranks if r.rank == rank), 0.0)
-    whole_ms = waited_ms + (compared.transfer_ms or 0.0)
-    if not whole_ms or waited_ms < _MOSTLY_WAITS * whole_ms:
-        return None
-    return waited_ms, waited_ms / whole_ms
 
 
 # --- how it ended ---------------------------------------------------------------------------------
@@ -327,9 +323,6 @@ def _rank(
     if record is not None:
         n = record.n_steps
     per_step = {} if record is None or not n else record.phase_s
-    sentence = "" if record is None else record.sentence
-    if record is not None and compared is not None and _mostly_waits(compared, rank):
-        sentence = record.if_waiting or sentence
     return RankRun(
         rank=rank,
         ended=ended,
@@ -340,7 +333,6 @@ def _rank(
         memory_bytes=None if record is None else record.memory_bytes,
         samples=None if record is None else record.samples,
         line=status.line if hung and status is not None else "",
-        sentence=sentence,
     )
 
 

@@ -12,12 +12,11 @@ shows only in collectives (:mod:`perfkit.trace.ask.ranks`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 
 from perfkit.measure.phases import PHASES
 from perfkit.script.ranks.record import PhaseRows
@@ -27,16 +26,10 @@ from perfkit.trace.ask.late_rank import HARDLY, LEAST_SHARE, more_than_fair
 ALWAYS_OWN = ("data_wait", "evaluation", "checkpoint")
 # Fewer steps in common say little.
 _FEWEST_STEPS = 5
-# A rank that is late comes last in as many steps at least, and costs its time in as many.
+# A rank that is late comes last in as many steps at least; nearly all of the wait for it in fewer
+# says nothing of the rank.
 _LEAST_STEPS = 3
-
-# Of the wait for a rank, if it is in few steps …
 _NEARLY_ALL = 0.9
-# … of which there is at most this share of all.
-_MOST_FEW = 0.2
-_SHOWN_FEW = 3
-
-_Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -51,9 +44,6 @@ class LateRank:
         phase_ms: its time in that phase, ms a step, in the steps in which it is last.
         others_ms: that of the others, likewise.
         gain_ms: what a step would be shorter if it were never later than the next one.
-        n_few: in so few steps the others wait for it for nearly all that time; 0 where it is spread
-            over many.
-        few: numbers of the first of these, from 1.
     """
 
     rank: int
@@ -63,8 +53,6 @@ class LateRank:
     phase_ms: float
     others_ms: float
     gain_ms: float
-    n_few: int = 0
-    few: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -110,108 +98,63 @@ def own_phases(asked: Sequence[Mapping[str, int]], *, on_device: bool) -> tuple[
 
 
 def lateness(
-    ranks: Sequence[int],
-    read: Callable[[int], PhaseRows | None],
-    *,
-    own_phases: Sequence[str],
-    n_left_out: int = 1,
+    rows: Mapping[int, PhaseRows], *, own_phases: Sequence[str], n_left_out: int = 1
 ) -> Lateness | None:
     """Compare the steps of the ranks; None where they have too few in common.
 
-    The steps of one rank are read at a time, twice.
-
     Args:
-        ranks: their numbers.
-        read: the phases of a rank's steps.
+        rows: rank → the phases of its steps.
         own_phases: in which no rank waits for another one; see :func:`own_phases`.
         n_left_out: so many first steps are set-up.
     """
-    known = [rank for rank in ranks if read(rank) is not None]
-    if len(known) < 2:
+    ranks, n = sorted(rows), len(rows)
+    if n < 2:
         return None
-    numbers: npt.NDArray[np.int64] | None = None
-    for rank in known:
-        mine = _rows(read, rank).numbers
-        numbers = mine if numbers is None else np.intersect1d(numbers, mine)
-    assert numbers is not None
+    numbers = reduce(np.intersect1d, (one.numbers for one in rows.values()))
     numbers = numbers[numbers >= max(n_left_out, 1)]
     if len(numbers) < _FEWEST_STEPS:
         return None
     own = np.isin(PHASES, own_phases)
-
-    def of(rank: int) -> _Array:
-        rows = _rows(read, rank)
-        at = np.searchsorted(rows.numbers, numbers)
-        return np.asarray(rows.phase_ms[at], np.float64)
-
-    n, shape = len(known), (len(numbers), len(PHASES))
-    total = np.zeros(shape)
-    first, second = np.full(len(numbers), -np.inf), np.full(len(numbers), -np.inf)
-    last = np.zeros(len(numbers), np.int64)
-    for i, rank in enumerate(known):
-        phase_ms = of(rank)
-        total += phase_ms
-        mine = phase_ms[:, own].sum(axis=1)
-        second = np.maximum(second, np.minimum(first, mine))
-        last[mine > first] = i
-        first = np.maximum(first, mine)
-    others_own = (total[:, own].sum(axis=1) - first) / (n - 1)
-    wait_ms = first - others_own
-    step_ms = float(total.sum(axis=1).mean()) / n
-    found, waits = [], {}
-    for i, rank in enumerate(known):
-        phase_ms = of(rank)
-        waits[rank] = float((first - phase_ms[:, own].sum(axis=1)).mean())
-        mine_last = (last == i) & (wait_ms > HARDLY * wait_ms.mean())
-        lost_ms = float(wait_ms[mine_last].sum()) / len(numbers)
-        share = lost_ms / max(float(wait_ms.mean()), 1e-12)
+    # rank × step × phase
+    spent_ms = np.stack(
+        [rows[r].phase_ms[np.searchsorted(rows[r].numbers, numbers)] for r in ranks]
+    ).astype(np.float64)
+    own_ms = spent_ms[:, :, own].sum(axis=2)
+    second, first = np.sort(own_ms, axis=0)[-2:]
+    last = own_ms.argmax(axis=0)
+    wait_ms = first - (own_ms.sum(axis=0) - first) / (n - 1)
+    step_ms, mean_wait_ms = float(spent_ms.sum(axis=2).mean()), float(wait_ms.mean())
+    found = []
+    for i, rank in enumerate(ranks):
+        at = (last == i) & (wait_ms > HARDLY * mean_wait_ms)
+        waits_ms = np.sort(wait_ms[at])
+        lost_ms = float(waits_ms.sum()) / len(numbers)
         if (
-            mine_last.sum() < _LEAST_STEPS
-            or share < more_than_fair(1, n)
-            or lost_ms < LEAST_SHARE * step_ms
+            len(waits_ms) < _LEAST_STEPS
+            or lost_ms < max(more_than_fair(1, n) * mean_wait_ms, LEAST_SHARE * step_ms)
+            or waits_ms[1 - _LEAST_STEPS :].sum() >= _NEARLY_ALL * waits_ms.sum()
         ):
             continue
-        few = _few(numbers, np.where(mine_last, wait_ms, 0.0))
-        if 0 < few.get("n_few", 0) < _LEAST_STEPS:
-            continue  # what happened once or twice says nothing of the rank
-        mean = phase_ms[mine_last].mean(axis=0)
-        others = ((total - phase_ms)[mine_last] / (n - 1)).mean(axis=0)
-        more = np.where(own, mean - others, 0.0)
+        mean = spent_ms[i, at].mean(axis=0)
+        others = np.delete(spent_ms[:, at], i, axis=0).mean(axis=(0, 1))
+        more = np.where(own, np.maximum(mean - others, 0.0), 0.0)
         worst = int(more.argmax())
-        # of what it needs more than the others, most is in this phase
-        tells = more[worst] >= 0.5 * np.maximum(more, 0.0).sum() > 0
         found.append(
             LateRank(
                 rank=rank,
                 lost_ms=lost_ms,
-                last_in=float(mine_last.mean()),
-                phase=PHASES[worst] if tells else "",
+                last_in=float(at.mean()),
+                # of what it needs more than the others, most is in this phase
+                phase=PHASES[worst] if more[worst] >= 0.5 * more.sum() > 0 else "",
                 phase_ms=float(mean[worst]),
                 others_ms=float(others[worst]),
-                gain_ms=float((first - second)[mine_last].sum()) / len(numbers),
-                **few,
+                gain_ms=float((first - second)[at].sum()) / len(numbers),
             )
         )
     return Lateness(
         n_steps=len(numbers),
         step_ms=step_ms,
-        wait_ms=float(wait_ms.mean()),
+        wait_ms=mean_wait_ms,
         late=tuple(sorted(found, key=lambda one: -one.lost_ms)),
-        wait_by_rank_ms=waits,
+        wait_by_rank_ms=dict(zip(ranks, (first - own_ms).mean(axis=1).tolist(), strict=True)),
     )
-
-
-def _few(numbers: npt.NDArray[np.int64], waited_ms: _Array) -> dict[str, Any]:
-    """The few steps that hold nearly all of the wait, if it is not spread over many."""
-    longest = np.argsort(-waited_ms, kind="stable")
-    share = np.cumsum(waited_ms[longest]) / waited_ms.sum()
-    n = int(np.searchsorted(share, _NEARLY_ALL)) + 1
-    if n > _MOST_FEW * len(numbers):
-        return {}
-    return {"n_few": n, "few": tuple((np.sort(numbers[longest[:n]])[:_SHOWN_FEW] + 1).tolist())}
-
-
-def _rows(read: Callable[[int], PhaseRows | None], rank: int) -> PhaseRows:
-    rows = read(rank)
-    assert rows is not None
-    return rows

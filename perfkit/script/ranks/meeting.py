@@ -9,23 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.scratch import hold
-from perfkit.script.ranks.heartbeat import (
-    Heartbeat,
-    Snapshot,
-    lives,
-    quiet_s,
-    read_statuses,
-    words_of_hung,
-)
+from perfkit.script.ranks.heartbeat import Heartbeat, Snapshot, lives, read_statuses
 from perfkit.script.ranks.job import Job, job_of
 from perfkit.script.ranks.torchrun import ends_with
 
@@ -36,22 +27,6 @@ if TYPE_CHECKING:
 
 #: A file in the job's folder.
 MISSES_A_FILE = "misses_a_file"
-# When no rank has made a step for so long, and for so many usual steps, somebody hangs.
-_QUIET_S = 30.0
-_QUIET_STEPS = 20
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """What a rank says if its collectives turn out to be mostly its wait for others.
-
-    Attributes:
-        sentence: what bounds its steps.
-        text: of its report, to be printed; empty where it prints none.
-    """
-
-    sentence: str
-    text: str
 
 
 class Meeting:
@@ -60,18 +35,12 @@ class Meeting:
     Args:
         job: where it is.
         look: says what the program is doing; called in another thread.
-        warn: takes a sentence about ranks that hang, as the job runs; None for silence.
     """
 
-    def __init__(
-        self, job: Job, look: Callable[[], Snapshot], warn: Callable[[str], None] | None
-    ) -> None:
+    def __init__(self, job: Job, look: Callable[[], Snapshot]) -> None:
         self.job = job
-        self._warn = warn
-        self._has_warned = False
         self._instrument = Instrument("the report on all ranks")
-        watches = None if warn is None else self._instrument.hook(self._look_around)
-        self._heartbeat = Heartbeat(job.folder, job.rank, look, watches)
+        self._heartbeat = Heartbeat(job.folder, job.rank, look)
         self._ended = ""
 
     @classmethod
@@ -80,7 +49,6 @@ class Meeting:
         environment: Mapping[str, str],
         look: Callable[[], Snapshot],
         keep: Path | None = None,
-        warn: Callable[[str], None] | None = None,
     ) -> Meeting | None:
         """The meeting that a launcher has set up; None for a single process.
 
@@ -93,7 +61,7 @@ class Meeting:
             if keep is not None:
                 raise
             return None  # no temporary folder: each rank for itself
-        return None if job is None else cls(job, look, warn)
+        return None if job is None else cls(job, look)
 
     def begins(self) -> None:
         """The program is about to run, in this thread."""
@@ -113,28 +81,15 @@ class Meeting:
         with self._instrument.guard("saying that a file is missing"):
             (self.job.folder / MISSES_A_FILE).touch()
 
-    def leaves(
-        self,
-        result: WholeRun,
-        seen: TorchWatch | None,
-        text: str,
-        if_waiting: Waiting | None = None,
-    ) -> None:
-        """Leave what this rank saw.
-
-        ``text`` is printed with the report on all; that of ``if_waiting``, where that report knows
-        that this rank's collectives are mostly its wait for others.
-        """
+    def leaves(self, result: WholeRun, seen: TorchWatch | None, text: str) -> None:
+        """Leave what this rank saw; ``text`` is printed with the report on all."""
         from perfkit.script.ranks.record import keep
 
         folder, rank = self.job.folder, self.job.rank
         with self._instrument.guard("leaving what this rank saw"):
-            said = "" if if_waiting is None else if_waiting.sentence
-            keep(folder, rank, result, seen, trace=self.job.is_kept, if_waiting=said)
+            keep(folder, rank, result, seen, trace=self.job.is_kept)
             if text:
                 (folder / f"text{rank}").write_text(text, encoding="utf-8")
-            if if_waiting is not None and if_waiting.text:
-                (folder / f"waiting{rank}").write_text(if_waiting.text, encoding="utf-8")
 
     @contextlib.contextmanager
     def report(self) -> Iterator[tuple[RankedRun, dict[int, str]] | None]:
@@ -149,7 +104,10 @@ class Meeting:
 
         job = self.job
         try:
-            texts, if_waiting = self._texts("text"), self._texts("waiting")
+            paths = {rank: job.folder / f"text{rank}" for rank in job.here}
+            texts = {
+                r: path.read_text(encoding="utf-8") for r, path in paths.items() if path.exists()
+            }
             ranks = job.here
             if job.world_size > len(ranks):
                 from perfkit.script.ranks.hosts import gather
@@ -157,7 +115,6 @@ class Meeting:
                 if gather(job, os.environ):
                     ranks = tuple(range(job.world_size))
             run = joint(job.folder, ranks, job.world_size, here=job.here)
-            texts |= {rank: text for rank, text in if_waiting.items() if run.mostly_waits(rank)}
             yield run, texts
         finally:
             if not (self.job.is_kept or self.job.is_lent):
@@ -175,20 +132,3 @@ class Meeting:
         except OSError:  # it has been reported; or the folder is gone
             return False
         return True
-
-    def _texts(self, kind: str) -> dict[int, str]:
-        paths = {rank: self.job.folder / f"{kind}{rank}" for rank in self.job.here}
-        return {r: path.read_text(encoding="utf-8") for r, path in paths.items() if path.exists()}
-
-    # --- while it runs ------------------------------------------------------------------------
-
-    def _look_around(self) -> None:
-        now_s = time.time()
-        statuses = list(read_statuses(self.job.folder, self.job.here).values())
-        running = [s for s in statuses if not s.ended]
-        usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
-        if quiet_s(running, now_s) < max(_QUIET_S, _QUIET_STEPS * usual_s):
-            self._has_warned = False
-        elif not self._has_warned and self._warn is not None:
-            self._has_warned = True
-            self._warn(words_of_hung(statuses, now_s))

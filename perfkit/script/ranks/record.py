@@ -30,7 +30,6 @@ class RankRecord:
     Attributes:
         rank: its number.
         program: what it ran.
-        sentence: what bounds its steps.
         n_steps: its steps.
         step_ms: median step; None without one.
         phase_s: seconds of each phase in the whole run; until its last step where it did not
@@ -41,14 +40,12 @@ class RankRecord:
         collectives: what :func:`perfkit.trace.ask.rank_summary.summary_of` says of its recorded
             steps; None where none was recorded.
         n_left_out: first steps that no figure is of.
-        if_waiting: what bounds its steps, if its collectives are mostly its wait for later ranks.
         busy: what else its machine did during the run, in words; empty where nothing slowed it.
         lost: upper bound of the share of time that it lost to that.
     """
 
     rank: int
     program: str
-    sentence: str
     n_steps: int
     step_ms: float | None
     phase_s: dict[str, float]
@@ -57,7 +54,6 @@ class RankRecord:
     memory_kind: str
     collectives: dict[str, Any] | None
     n_left_out: int
-    if_waiting: str = ""
     busy: str = ""
     lost: float = 0.0
 
@@ -83,7 +79,6 @@ def keep(
     seen: TorchWatch | None,
     *,
     trace: bool,
-    if_waiting: str = "",
 ) -> None:
     """Leave this rank's record in the folder.
 
@@ -93,7 +88,6 @@ def keep(
         result: its run, explained.
         seen: what was seen of it.
         trace: whether the recorded steps themselves are wanted, too.
-        if_waiting: the sentence that holds if it turns out to wait for later ranks.
 
     Raises:
         UsageError: the folder cannot be written to.
@@ -103,7 +97,6 @@ def keep(
     record = RankRecord(
         rank=rank,
         program=result.program,
-        sentence=result.sentence,
         n_steps=result.n_steps,
         step_ms=None if steps is None or steps.step is None else steps.step.median,
         phase_s=_phase_s(result, seen),
@@ -112,7 +105,6 @@ def keep(
         memory_kind="" if memory is None else memory.kind,
         collectives=_collectives(result, rank),
         n_left_out=0 if seen is None else seen.run.n_left_out,
-        if_waiting=if_waiting,
         busy="" if seen is None or seen.busy is None else seen.busy.sentence(),
         lost=0.0 if seen is None or seen.busy is None else seen.busy.lost,
     )
