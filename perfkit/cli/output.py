@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,10 @@ def say(result: Shown, *, as_json: bool, verbose: bool = True, scrub: bool = Fal
     """Print a result: as JSON, or as text with all its tables or only the first ones."""
     if as_json:
         print(json_of(result, scrub=scrub))
-    else:
+        return
+    from perfkit.show._ink import inked_for
+
+    with inked_for(sys.stdout):
         print(result.to_text() if verbose else result)
 
 

@@ -44,9 +44,12 @@ def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) ->
 
 
 def text_of(result: WholeRun | RankedRun, *, verbose: bool) -> str:
+    """The report for standard error."""
     from perfkit import show
+    from perfkit.show._ink import inked_for
 
-    return f"\n{show.text(result) if verbose else show.brief(result)}\n"
+    with inked_for(sys.stderr):
+        return f"\n{show.text(result) if verbose else show.brief(result)}\n"
 
 
 def write(text: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from perfkit.base.words import plural
 from perfkit.show._bar import line_bar, text_bar
+from perfkit.show._ink import bold, sign
 from perfkit.show._text import WIDTH, beside, clip, notes, table, wrap
 from perfkit.show.document import Cell, Document, Finding, Table
 
@@ -25,7 +27,10 @@ def _first_screen(of: Document) -> list[str]:
     if not of.headline:
         return list(_blocks(of, brief=True))
     chips = " · ".join(doubt.chip for doubt in of.doubts)
-    head = [beside(of.headline, of.figure), *([wrap(f"! {chips}", hang="  ")] if chips else [])]
+    head = [
+        bold(beside(of.headline, of.figure)),
+        *([wrap(f"! {chips}", hang="  ")] if chips else []),
+    ]
     bars = "\n".join(
         line_bar(bar.title.partition(" (")[0].partition(", ")[0], bar.segments) for bar in of.bars
     )
@@ -65,9 +70,9 @@ def _blocks(of: Document, *, brief: bool = False) -> Iterator[str]:
     said = [*map(wrap, of.lines), *notes(of.warnings)]
     if of.headline:
         said = [wrap(of.sentence), *said]
-        first = [beside(of.headline, of.figure), *doubts]
+        first = [bold(beside(of.headline, of.figure)), *doubts]
     else:
-        first = [wrap(of.sentence), *doubts]
+        first = [bold(wrap(of.sentence)), *doubts]
     yield "\n".join(first if of.findings else first + said)
     yield from _findings(of, brief)
     if of.advice:
@@ -125,6 +130,8 @@ def _code(code: str) -> list[str]:
 def _table(t: Table) -> str:
     rows = [[_cell(cell) if t.wrap else cell for cell in row] for row in t.rows]
     drawn = table(t.header, rows, align=t.sides, wrap_last=t.wrap)
+    if {str(row[0]) for row in t.rows} <= {"yes", "no"}:
+        drawn = re.sub(r"^  (yes|no)\b", lambda at: f"  {sign(at[1])}", drawn, flags=re.MULTILINE)
     return f"{wrap(t.heading)}\n{drawn}" if t.heading else drawn
 
 

@@ -5,9 +5,11 @@ Classes are told apart by order, label and pattern, not by colour alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from perfkit.base.words import fmt_share
+from perfkit.show._ink import in_fill
 from perfkit.show._text import WIDTH, clip, table
 from perfkit.show.document import Segment
 from perfkit.show.palette import LOOKS, SERIES, Look
@@ -67,39 +69,52 @@ def bar(title: str, segments: Sequence[Segment]) -> str:
 
 def line_bar(title: str, segments: Sequence[Segment], *, width: int = 60) -> str:
     """The bar in glyphs with its legend in the lines below, without what there is nothing of."""
-    drawn = text_bar("", segments, width=width).splitlines()[0]
+    drawn = f"  |{_blocks(segments, width)}|"
     key = [
         f"{glyph} {s.label} {fmt_share(share)}"
         for glyph, s, share in zip(_glyphs(segments), segments, _shares(segments), strict=True)
         if share
     ]
-    lines = [f"{drawn} {clip(title, WIDTH - len(drawn) - 1)}".rstrip(), ""]
+    lines = [""]
     for one in key:
         if len(lines[-1]) + 2 + len(one) > WIDTH:
             lines.append("")
         lines[-1] += f"  {one}"
-    return "\n".join(lines)
+    head = f"{_inked(drawn, segments)} {clip(title, WIDTH - len(drawn) - 1)}".rstrip()
+    return "\n".join([head, _inked("\n".join(lines), segments, "(?<=  )", "(?= )")])
 
 
 def _glyphs(segments: Sequence[Segment]) -> list[str]:
     return [_GLYPHS[i % len(_GLYPHS)] for i in range(len(segments))]
 
 
-def text_bar(
-    title: str, segments: Sequence[Segment], *, width: int = 60, quantity: str = "time"
-) -> str:
-    """The bar in glyphs with a legend table, largest remainder rounding: widths add up."""
+def _inked(text: str, segments: Sequence[Segment], before: str = "", after: str = "") -> str:
+    """Glyphs in the colours of their classes; those alone that stand between the two patterns."""
+    looks = dict(zip(_glyphs(segments), looks_of(segments), strict=True))
+    runs = rf"{before}([{re.escape(_GLYPHS)}])\1*{after}"
+    return re.sub(runs, lambda run: in_fill(run[0], looks[run[1]].fill), text, flags=re.MULTILINE)
+
+
+def _blocks(segments: Sequence[Segment], width: int) -> str:
+    """The bar without its frame, largest remainder rounding: widths add up."""
     shares = _shares(segments)
     exact = [share * width for share in shares]
     cells = [int(x) for x in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: cells[i] - exact[i])
     for i in by_remainder[: width - sum(cells) if any(shares) else 0]:
         cells[i] += 1
-    glyphs = _glyphs(segments)
-    drawn = "".join(glyph * n for glyph, n in zip(glyphs, cells, strict=True))
+    drawn = "".join(glyph * n for glyph, n in zip(_glyphs(segments), cells, strict=True))
+    return f"{drawn:<{width}}"
+
+
+def text_bar(
+    title: str, segments: Sequence[Segment], *, width: int = 60, quantity: str = "time"
+) -> str:
+    """The bar in glyphs with a legend table."""
     rows = [
         (glyph, s.label, s.shown, fmt_share(share))
-        for glyph, s, share in zip(glyphs, segments, shares, strict=True)
+        for glyph, s, share in zip(_glyphs(segments), segments, _shares(segments), strict=True)
     ]
     legend = table(("", title, quantity, "share"), rows, align="<<>>")
-    return f"  |{drawn:<{width}}|\n{legend}"
+    drawn = _inked(f"  |{_blocks(segments, width)}|", segments)
+    return f"{drawn}\n{_inked(legend, segments, '^  ', '(?=  )')}"

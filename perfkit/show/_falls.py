@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from perfkit.base.words import fmt_ms
+from perfkit.show._ink import in_fill
 from perfkit.show._text import clip, wrap
 from perfkit.show.palette import look_of
 
@@ -57,11 +58,12 @@ class Falls:
             left = round(_WIDTH * max(fall.end_ms, 0.0) / self.scale_ms)
             right = round(_WIDTH * (fall.end_ms + fall.ms) / self.scale_ms)
             right = max(right, left + 1 if fall.ms > 0 else left)
-            bar = " " * min(left, _WIDTH - 1) + "█" * (right - left)
+            left = min(left, _WIDTH - 1)
+            blocks = "█" * (min(right, _WIDTH) - left)
+            bar = " " * left + in_fill(blocks, look_of(fall.look).fill)
+            bar += " " * (_WIDTH - left - len(blocks))
             name = clip(fall.label, _NAME)
-            lines.append(
-                f"  {name:<{_NAME}} {fmt_ms(fall.ms):>{_VALUE}} |{bar[:_WIDTH]:<{_WIDTH}}|"
-            )
+            lines.append(f"  {name:<{_NAME}} {fmt_ms(fall.ms):>{_VALUE}} |{bar}|")
         return "\n".join(lines)
 
     def as_html(self) -> str:

@@ -41,15 +41,23 @@ class ProgressLine:
         if now_s - self._told_s < (_TERMINAL_EVERY_S if terminal else LOG_EVERY_S):
             return
         self._told_s = now_s
-        line = f"{self._name}: {status(update)}"
         if not terminal:
-            self._write(line + "\n")
+            self._write(f"{self._name}: {status(update)}\n")
             return
         if self._row is not None and not self._row.is_free:
             return
-        line = clip(line, shutil.get_terminal_size().columns - 1)
+        line = self._fitted(update, shutil.get_terminal_size().columns - 1)
         self._write("\r" + line.ljust(self._width))
         self._width = len(line)
+
+    def _fitted(self, update: Update, width: int) -> str:
+        """The line; where there is no room, without what is in its middle: the time left stays."""
+        facts = list(_facts(update))
+        while len(facts) > 2 and len(f"{self._name}: {' · '.join(facts)}") > width:
+            del facts[-2]
+        clock = f" · {facts[-1]}"
+        line = clip(f"{self._name}: {' · '.join(facts[:-1])}", max(width - len(clock), 0)) + clock
+        return line[-width:]
 
     def clear(self) -> None:
         """Take the line off the terminal."""

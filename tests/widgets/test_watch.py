@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import queue
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -83,6 +85,19 @@ def test_a_terminal_line_is_rewritten_and_cleared(monkeypatch) -> None:
     assert "/40 · " in shown
     assert shown.endswith((".\n", ".)\n"))  # on a busy machine the figures are in brackets
     assert shown.rpartition("\r")[2].startswith("toy: 40 steps")
+
+
+def test_a_narrow_terminal_loses_all_but_the_time_left(monkeypatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress_line, "_TERMINAL_EVERY_S", 0.0)
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((32, 24)))
+    for _ in watch(range(40), name="toy"):
+        time.sleep(0.01)
+    lines = [line for line in terminal.getvalue().split("\r") if line.startswith("toy: step ")]
+    assert lines
+    assert max(map(len, lines)) < 32
+    assert all(re.search(r"· \d\d:\d\d < \d\d:\d\d ?$", line.rstrip()) for line in lines)
 
 
 def screen(written: str) -> list[str]:

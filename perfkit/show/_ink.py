@@ -1,0 +1,56 @@
+"""Colour where a terminal is looked at: the verdict, bars, yes and no. Elsewhere text stays plain.
+
+Text is laid out first and inked last: what colours it has no width.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import IO
+
+_inked: ContextVar[bool] = ContextVar("inked", default=False)
+_SIGNS = {"yes": "32", "no": "31"}
+
+
+@contextmanager
+def inked_for(stream: IO[str] | None) -> Iterator[None]:
+    """Within it, text is inked if ``stream`` is a terminal, and nobody has set ``NO_COLOR``."""
+    try:
+        on = stream is not None and stream.isatty()
+    except ValueError:  # closed
+        on = False
+    on = on and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    before = _inked.set(on)
+    try:
+        yield
+    finally:
+        _inked.reset(before)
+
+
+def bold(text: str) -> str:
+    """A verdict."""
+    return _ink(text, "1")
+
+
+def in_fill(text: str, fill: str) -> str:
+    """Glyphs in the colour of their class, the nearest of 256."""
+    return text if fill == "transparent" else _ink(text, f"38;5;{_nearest(fill)}")
+
+
+def sign(word: str) -> str:
+    """A yes or a no."""
+    return _ink(word, _SIGNS[word])
+
+
+def _ink(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if text and _inked.get() else text
+
+
+def _nearest(fill: str) -> int:
+    steps = (0, 95, 135, 175, 215, 255)  # of the cube of 6 × 6 × 6 colours, which begins at 16
+    parts = (int(fill[i : i + 2], 16) for i in (1, 3, 5))
+    r, g, b = (min(range(6), key=lambda k: abs(steps[k] - part)) for part in parts)
+    return 16 + 36 * r + 6 * g + b
