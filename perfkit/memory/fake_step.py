@@ -75,6 +75,7 @@ class _FakeTracker(Tracker):
     def __init__(self, tell: Callable[[], None]) -> None:
         super().__init__()
         self._tell = tell
+        self._outermost = FakeTraining.run.__code__
         self.n_read = 0
 
     def __torch_dispatch__(

@@ -139,7 +139,7 @@ _NO_LINE: dict[int, Place] = {
     BEFORE: ("", 0, "(there before)"),
     _ARRIVED: ("", 0, "(made elsewhere)"),
 }
-_NO_USER_LINE: Place = ("", 0, "(no user code on the stack)")
+_NO_USER_LINE: Place = ("", 0, "(no line of yours)")
 
 #: Phases by the name under which a curve shows them.
 PHASES = {
@@ -191,6 +191,8 @@ class Tracker(_DispatchMode):
 
     # exceptions of ours that are meant for the user
     _let_pass: tuple[type[Exception], ...] = ()
+    # a function of ours beyond which no line of the user's has made anything
+    _outermost: CodeType | None = None
 
     # torch would refuse flex_attention, cond and the like under a mode that is silent on them
     supports_higher_order_operators = True
@@ -750,7 +752,7 @@ class Tracker(_DispatchMode):
 
     def _place_from(self, frame: FrameType | None, block: Block, *, found: bool) -> bool:
         """Look from this frame outwards; whether the line of user code is known."""
-        while frame is not None:
+        while frame is not None and frame.f_code is not self._outermost:
             code = frame.f_code
             if not found and is_user_code(code.co_filename):
                 block.line = self._line(frame)

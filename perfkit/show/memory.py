@@ -260,6 +260,8 @@ def _function_table(device: DeviceAccount) -> Table:
 
 def _line_table(device: DeviceAccount) -> Table:
     entries = [(x.where, x.text, x.nbytes, x.by_category) for x in device.by_line if x.nbytes]
+    if not any(x.file for x in device.by_line):
+        entries = []  # a model of a library: its modules say more
     return Table(
         title=f"{_called(device)} at the peak, by the line that made it",
         note="the innermost line of your code",

@@ -45,6 +45,7 @@ def _capture(captured_us: float, *, marks: bool = True) -> Simulated:
         ("nccl:all_to_all", "user_annotation", True),
         ("aten::record_stream", "cpu_op", True),
         ("aten::cudnn_convolution", "cpu_op", True),
+        ("aten::cudnn_is_acceptable", "cpu_op", False),  # an LSTM on the CPU only asks
         ("aten::miopen_batch_norm", "cpu_op", True),
         ("gloo:all_reduce", "user_annotation", False),
         ("aten::mkldnn_convolution", "cpu_op", False),

@@ -68,10 +68,17 @@ def test_pan_zoom_search_and_details_by_keyboard_and_mouse(
     page.keyboard.press("0")
     book.wait_data(".pk-timeline", f"Math.abs(d.end - d.start - {whole[1] - whole[0]}) < 1")
 
-    # the wheel zooms where the pointer is, a drag pans
+    # with Ctrl the wheel zooms where the pointer is, without it the page scrolls; a drag pans
     box = canvas.bounding_box()
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+    page.mouse.wheel(0, 10)
+    page.wait_for_function(
+        "document.querySelector('.pk-time-hover').textContent === 'Ctrl + wheel zooms'"
+    )
+    assert _numbers(page)[1] - _numbers(page)[0] >= 0.99 * (whole[1] - whole[0])
+    page.keyboard.down("Control")
     page.mouse.wheel(0, -400)
+    page.keyboard.up("Control")
     book.wait_data(".pk-timeline", f"d.end - d.start < {0.8 * (whole[1] - whole[0])}")
     before = _numbers(page)
     page.mouse.down()

@@ -268,6 +268,8 @@ def test_that_other_programs_filled_the_cores_is_a_doubt(others_s, told):
     ("options", "error", "words"),
     [
         ({"a": {"nun_workers": 1}}, SettingError, "'nun_workers' is in one arm only"),
+        ({"a": {"nun_workers": 1}}, SettingError, "did you mean 'num_workers'?"),
+        ({"a": {"num_worker": 0}, "b": {"num_worker": 2}}, SettingError, "did you mean"),
         ({"a": ["num_workers"]}, SettingError, "a mapping from settings to values"),
         ({"a": {"num_workers": -1}}, SettingError, "num_workers=-1 is not valid"),
         ({"a": {"x": ARRAY}, "b": {"x": ARRAY}}, SettingError, "cannot be a value"),

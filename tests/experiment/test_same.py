@@ -122,8 +122,8 @@ def test_one_parameter_that_gets_no_gradient_is_named() -> None:
 
 def test_random_augmentation_without_a_seed_cannot_be_told() -> None:
     for a, b, who in (
-        (training(augmented=True), training(), "a"),
-        (training(), training(augmented=True), "b"),
+        (training(augmented=True), training(), "the first"),
+        (training(), training(augmented=True), "the second"),
     ):
         found = same_result(a, b)
         assert found.same is None
@@ -190,7 +190,7 @@ def test_a_difference_counts_where_the_program_still_agrees_with_itself(
 ) -> None:
     found = same_result(lambda: [1.0, 1.0, 1.0], _unsteady_at(step, [1.0, 2.0, 1.0]))
     assert found.same is same
-    assert ("b does not agree with itself" in found.sentence) is (same is None)
+    assert ("the second does not agree with itself" in found.sentence) is (same is None)
     assert "loss of step 2" in found.sentence
 
 
@@ -408,7 +408,7 @@ def runs():
 
 
 def test_a_loss_beyond_all_floats_is_no_loss() -> None:
-    with pytest.raises(UsageError, match="a returned int"):
+    with pytest.raises(UsageError, match="the first returned int"):
         same_result(lambda: 10**400, lambda: 1.0)
     assert same_result(lambda: [10**400, 1.0], lambda: [1.0, 1.0]).same is not True
 

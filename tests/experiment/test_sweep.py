@@ -169,6 +169,8 @@ def test_a_point_that_is_another_one_again_is_skipped(prefetch):
         ({}, {}, SettingError, "a mapping from settings to lists"),
         ([1], {}, SettingError, "a mapping from settings to lists"),
         ({"x": 3}, {}, SettingError, "must be a list"),
+        ({"num_worker": [0, 2]}, {}, SettingError, "did you mean 'num_workers'?"),
+        ({"mss": [1, 2]}, {}, SettingError, "did you mean 'ms'?"),  # what the workload reads
         ({"num_workers": [-1]}, {}, SettingError, "num_workers=-1 is not valid"),
         ({"x": [1], "y": range(900), "z": range(3)}, {}, SettingError, "the grid has 2,700 points"),
         ({"x": [1]}, {"base": {"x": 1}}, SettingError, "in the grid and in base"),

@@ -305,3 +305,14 @@ def test_a_sweep_was_measured_where_its_runs_were(devices: Sequence[str], told: 
     for runs, device in zip(going._runs, devices, strict=True):
         runs[0] = replace(runs[0], provenance=replace(WHERE, device=device))
     assert going.result("clear").provenance.device == told
+
+
+def test_time_rate_and_ratio_tell_one_order() -> None:
+    """A point that left before the machine became slow had the smaller median, the larger ratio."""
+    going = sweeping([[10.0, 10.0, 20.0, 20.0, 20.0], [12.0, 12.0]])
+    going._dropped[1] = "in the slower half after round 1"
+    found = going.result("clear")
+    rows = sorted(found.table(), key=lambda row: row["ratio"])
+    assert [row["point"] for row in rows] == [0, 1]
+    assert [row["time_ms"] for row in rows] == pytest.approx([20.0, 24.0])
+    assert [row["samples_per_s"] for row in rows] == pytest.approx([1_600, 1_333], rel=0.01)

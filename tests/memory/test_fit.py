@@ -61,6 +61,13 @@ def test_a_model_that_copies_its_layers_is_counted_once() -> None:
     assert made.at_peak_bytes["inputs"] == 2 * 4 * 16 * 4
 
 
+def test_the_line_that_asks_is_blamed_for_nothing() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    found = will_it_fit(model, lambda n: torch.rand(n, 64), batch=8, gpus_gb=())
+    assert not [one for one in found.by_line if one.file == __file__]
+    assert "will_it_fit" not in found.to_text()
+
+
 @pytest.mark.slow
 def test_a_batch_that_is_made_on_a_gpu_is_predicted_as_one_on_the_cpu() -> None:
     """As on a machine with one: `make_batch` makes it where the training step does."""

@@ -34,7 +34,7 @@ class Cuda(Device):
             "cudaMalloc", "cudaFree", "hipMalloc", "hipFree", "cuMemCreate", "cuMemRelease",
             "cuMemMap", "cuMemUnmap",
         ),
-        needed_by=r"^nccl:|^aten::(record_stream$|_?cudnn_|_?miopen_)",
+        needed_by=r"^nccl:|^aten::(record_stream$|_?cudnn_(?!is_acceptable)|_?miopen_)",
     )  # fmt: skip
     alloc_call = "cudaMalloc"
     free_call = "cudaFree"

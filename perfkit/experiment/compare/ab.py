@@ -43,7 +43,7 @@ from perfkit.experiment.process._process import prepared_process
 from perfkit.experiment.process.result import RunResult, device_of, is_other_work
 from perfkit.experiment.process.session import HIGHEST_SEED, count, positive
 from perfkit.experiment.settings import Setting, Settings, check_values
-from perfkit.experiment.settings._declared import declared, words
+from perfkit.experiment.settings._declared import check_names, declared, words
 from perfkit.measure.compare import doubts, sentence
 from perfkit.measure.paired import FEWEST, Interval, Looks, ratio_interval
 
@@ -182,6 +182,7 @@ def ab(
         >>> print(perfkit.ab(workload, {"batch_size": 32}, {"batch_size": 256}, budget_s=20))
     """
     known = declared(settings, a, b)
+    check_names(workload, settings, a, b)
     values = [check_values(known, arm, facts()) for arm in (a, b)]
     budget = scaled(_check_numbers(budget_s, min_blocks, max_blocks))
     seed = count("seed", seed, HIGHEST_SEED)

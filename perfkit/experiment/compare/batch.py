@@ -14,7 +14,7 @@ from perfkit.experiment.process.events import State
 from perfkit.experiment.process.result import RunResult
 from perfkit.experiment.process.session import Session, count
 from perfkit.experiment.settings import Setting, Settings
-from perfkit.experiment.settings._declared import declared
+from perfkit.experiment.settings._declared import check_names, declared
 
 # Out of memory; an exit by the system's killer is called "killed", with a question mark.
 _NO_MEMORY = ("out of memory",)
@@ -119,6 +119,7 @@ def largest_batch(
         raise UsageError(f"within={within!r:.80} is not valid: it takes a share from 0 to below 1")
     fixed = dict(base or {})
     known = declared(settings, {setting: start, **fixed})
+    check_names(workload, settings, {setting: start, **fixed})
     # for a user's setting only the first size was declared
     own = [replace(one, _accept=_any_size) for one in known if one.name == setting]
     known = tuple(own[0] if one.name == setting and _is_own(one) else one for one in known)

@@ -44,7 +44,7 @@ from perfkit.experiment.process._process import prepared_process
 from perfkit.experiment.process.result import RunResult, device_of, is_other_work
 from perfkit.experiment.process.session import HIGHEST_SEED, Session, count, positive
 from perfkit.experiment.settings import Setting, Settings
-from perfkit.experiment.settings._declared import words
+from perfkit.experiment.settings._declared import check_names, words
 from perfkit.measure.paired import Interval, Looks, ratio_interval
 
 if TYPE_CHECKING:
@@ -217,25 +217,29 @@ class Sweep(Shown):
     def table(self) -> list[dict[str, Any]]:
         """One row of plain values per point.
 
-        Keys: each setting's name, ``state``, ``time_ms`` (median over rounds, per step or
-        sample), ``ratio``, ``ratio_low``, ``ratio_high`` (its time ÷ the best's),
-        ``samples_per_s``, ``wait_share``, ``peak_bytes``, ``faults_per_step``,
-        ``rounds``, ``message``.
+        Keys: each setting's name, ``state``, ``time_ms`` (per step or sample: of the best the
+        median over its rounds, of another one that times its ratio, as a point that left early has
+        not seen the rounds that were slow for all), ``ratio``, ``ratio_low``, ``ratio_high`` (its
+        time ÷ the best's, over the rounds of both), ``samples_per_s`` (likewise), ``wait_share``,
+        ``peak_bytes``, ``faults_per_step``, ``rounds``, ``message``.
         """
         rows = []
         for point in self.points:
             times = list(point.times(self.per).values())
             ratio = self.ratio(point) if times else None
             good = [run for run in point.runs.values() if run.ok]
+            like, scale = (point, 1.0) if ratio is None else (self.best or point, ratio.ratio)
+            rate = _median([run.samples_per_s for run in like.runs.values() if run.ok])
+            known = list(like.times(self.per).values())
             rows.append(
                 dict(point.values)
                 | {
                     "state": point.state,
-                    "time_ms": float(np.median(times)) if times else None,
+                    "time_ms": float(np.median(known)) * scale if times else None,
                     "ratio": ratio.ratio if ratio else None,
                     "ratio_low": ratio.low if ratio else None,
                     "ratio_high": _finite(ratio.high) if ratio else None,
-                    "samples_per_s": _median([run.samples_per_s for run in good]),
+                    "samples_per_s": None if rate is None else rate / scale,
                     "wait_share": _median([run.wait_share for run in good]),
                     "peak_bytes": max((run.peak_bytes or 0 for run in good), default=0) or None,
                     "faults_per_step": _median([run.faults_per_step for run in good]),
@@ -332,6 +336,7 @@ def sweep(
         )
     seed = count("seed", seed, HIGHEST_SEED)
     points = grid_of(grid, settings, {} if base is None else base, facts())
+    check_names(workload, settings, grid, base or {})
     # the session scales it
     length_s = _run_s(asked_s, len(points.points)) if seconds is None else seconds
     progress = Progress("", say)

@@ -252,11 +252,15 @@ class Settings(Mapping[str, Any]):
         return TrainingStep(self, model, optimizer, loss)
 
 
+def nearest(name: str, known: Any) -> str:
+    """The name that is written like this one; empty where none is."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), "")
+
+
 def near(name: str, known: Any) -> str:
     """``; did you mean 'fused'?``, or a list of the names."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    if close:
-        return f"; did you mean {close[0]!r}?"
+    if alike := nearest(name, known):
+        return f"; did you mean {alike!r}?"
     names = ", ".join(known)
     return f"; there are: {names}" if names else "; none are declared"
 

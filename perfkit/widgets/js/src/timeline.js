@@ -18,7 +18,7 @@ const TALLEST = 460;
 const TABLE_ROWS = 12;
 const NO_KERNEL = "no kernel: showing what was loaded; run the cell again for the rest";
 const KEYS =
-  "Drag to pan, wheel or W and S (+ and −) to zoom, A and D (← and →) to pan, ↑ and ↓ for other lanes, " +
+  "Drag to pan, Ctrl or ⌘ and the wheel or W and S (+ and −) to zoom, A and D (← and →) to pan, ↑ and ↓ for other lanes, " +
   "Home and End for the ends, 0 for all. Tab goes to the next event of the lane, Enter opens it, Escape closes it. " +
   "/ searches, N and P go through what was found. C folds the lane.";
 
@@ -495,11 +495,15 @@ function createView(model, el) {
     setView(start - 0.05 * state.boxes.dur[i], start + 1.05 * state.boxes.dur[i]);
   }));
   canvas.addEventListener("wheel", guard((event) => {
-    // without the focus the page scrolls as usual
-    if (!event.ctrlKey && !event.metaKey && document.activeElement !== canvas) return;
+    // as over a map: the page scrolls, and a line says what zooms
+    const aside = event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY);
+    if (!event.ctrlKey && !event.metaKey && !aside) {
+      hover.textContent = `${/Mac/.test(navigator.userAgent) ? "⌘" : "Ctrl"} + wheel zooms`;
+      return;
+    }
     event.preventDefault();
     const unit = event.deltaMode === 1 ? 16 : 1;
-    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
+    if (aside) {
       pan(((event.deltaX || event.deltaY) * unit) / size.width);
     } else {
       zoom(Math.exp(Math.max(-1, Math.min(1, event.deltaY * unit * 0.003))), event.offsetX / size.width);
