@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +23,7 @@ from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.uninterrupted import surely
 from perfkit.measure.phases import PHASES, Phases
 from perfkit.trace.record.record import MAX_SECONDS, STEPS, WARMUP, Recorder
+from perfkit.trace.record.recording import Recording
 
 #: A trace of more steps shows nothing new and takes minutes to read.
 MOST_STEPS = 1000
@@ -30,6 +32,9 @@ MOST_REPEATS = 10_000
 # This many calls of a step follow unprofiled: the difference to the profiled ones is the cost of
 # profiling, which the report shows.
 _UNPROFILED_CALLS = 3
+# What was recorded is told early where the region then goes on for at least so long.
+_GOES_ON_S = 2.0
+_RUNS_ON = "Your code runs on: this report is completed at its end."
 # A slow step is not repeated for longer than this.
 _REPEAT_FOR_S = 20.0
 _EVALUATION = PHASES.index("evaluation")
@@ -42,6 +47,8 @@ class Profiling(Shown):
 
     Attributes:
         n_calls: how often :meth:`call` called the step.
+        on_recorded: set before it starts, it is called with a :class:`Profile` once the steps are
+            recorded, where the region goes on for seconds after that.
     """
 
     def __init__(self, make: Callable[..., Recorder]) -> None:
@@ -54,10 +61,14 @@ class Profiling(Shown):
         def ended(_: float, ended_s: float) -> None:
             evaluated_s.append(phases.take(round(ended_s * 1e9))[_EVALUATION] / 1e9)
             live.step_ended()
+            if self._rests_since_s is not None:
+                self._tell_early()
             phases.skip(time.perf_counter_ns())
 
         on_step = self._instrument.hook(ended)
-        self._recorder = recorder = make(on_step=on_step, on_rest=phases.rest)
+        self._recorder = recorder = make(on_step=on_step, on_rest=self._rests)
+        self._rests_since_s: float | None = None
+        self.on_recorded: Callable[[Profile], None] | None = None
         self._enough_calls = recorder.warmup + recorder.steps + _UNPROFILED_CALLS
         self._stage = "new"
         self._error = ""
@@ -166,7 +177,32 @@ class Profiling(Shown):
         """
         if self._stage != "done":
             raise UsageError("the region has not ended: read `result` after the `with` block")
-        recording = self._recorder.recording
+        return self._explained(self._recorder.recording)
+
+    def _rests(self) -> None:
+        self._phases.rest()
+        if self.on_recorded is not None:
+            self._rests_since_s = time.monotonic()
+            self._tell_early()
+            self._phases.skip(time.perf_counter_ns())
+
+    def _tell_early(self) -> None:
+        """Tell what was recorded, where the region is likely to go on for longer than that takes.
+
+        What fails here fails again at the end, where it is told.
+        """
+        step_s = statistics.median(self._recorder.log.recorded_ms or [0.0]) / 1e3
+        assert self._rests_since_s is not None
+        if time.monotonic() - self._rests_since_s + step_s < _GOES_ON_S:
+            return
+        tell, self.on_recorded, self._rests_since_s = self.on_recorded, None, None
+        with suppress(Exception):
+            found = self._explained(self._recorder.so_far())
+            if tell is not None and found.operators:
+                doubts = (_RUNS_ON, *found.diagnosis.doubts)
+                tell(replace(found, diagnosis=replace(found.diagnosis, doubts=doubts)))
+
+    def _explained(self, recording: Recording) -> Profile:
         profile = explain(
             recording,
             is_step=self.n_calls > 0,

@@ -125,6 +125,20 @@ def show(bundle: dict[str, Any]) -> None:
     display(bundle, raw=True)
 
 
+class Shown:
+    """A result below the cell, whose place a later one takes."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, bundle: dict[str, Any]) -> None:
+        """Display it in all its formats, or put it in the place of the one before."""
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Show perfkit's own errors as IPython's ``UsageError``: one line, no traceback.

@@ -17,6 +17,7 @@ from IPython.core.magic import (
 from IPython.core.magic_arguments import argument, magic_arguments
 
 from perfkit.base.files import write_atomically
+from perfkit.base.progress import has_front_end
 from perfkit.base.scrub import scrub
 from perfkit.magics import _arguments
 from perfkit.magics._cell import UserCode, compile_user_code
@@ -94,6 +95,7 @@ class TorchprofMagics(Magics):
         chrome://tracing or Perfetto, without user and host names.
         """
         __tracebackhide__ = True
+        from perfkit import show
         from perfkit.advice.profiling import profile
 
         args = _arguments.parse(TorchprofMagics.torchprof, line)
@@ -112,6 +114,11 @@ class TorchprofMagics(Magics):
             profiling = profile(
                 steps=args.steps, warmup=args.warmup, stacks=args.stacks, shapes=args.shapes
             )
+        shown = _arguments.Shown()
+        if not args.quiet and has_front_end():  # a terminal cannot take it back
+            profiling.on_recorded = lambda found: shown.show(
+                show.mime_bundle(found, verbose=args.verbose)
+            )
         try:
             with _arguments.one_line_errors():
                 profiling.start()
@@ -122,20 +129,20 @@ class TorchprofMagics(Magics):
             profiling.failed(error)
         try:
             with _arguments.one_line_errors():
-                self._tell(profiling.result, args)
+                self._tell(profiling.result, args, shown)
         finally:
             # even if the report failed, the cell ends with the user's own exception
             if error is not None:
                 raise error
 
-    def _tell(self, result: Profile, args: argparse.Namespace) -> None:
+    def _tell(self, result: Profile, args: argparse.Namespace, shown: _arguments.Shown) -> None:
         """Show, store and write what was recorded."""
         from perfkit import show
 
         if args.output is not None:
             self.shell.user_ns[args.output] = result
         if not args.quiet:
-            _arguments.show(show.mime_bundle(result, verbose=args.verbose))
+            shown.show(show.mime_bundle(result, verbose=args.verbose))
         if args.text is not None:
             shared = scrub(f"{result}\n")
             write_atomically(args.text, lambda path: path.write_text(shared, encoding="utf-8"))

@@ -12,6 +12,7 @@ import pytest
 import torch
 from IPython.core.error import UsageError
 
+from perfkit.advice import profiling
 from perfkit.advice.profile import Profile
 from perfkit.show import RESULT_MIME
 from perfkit.trace.read.load import load
@@ -88,6 +89,63 @@ def test_a_cell_is_profiled_for_its_steps_and_then_runs_on(kit: Notebook) -> Non
     assert numbers["n_steps"] == 3
     assert sum(numbers["shares"].values()) == pytest.approx(1.0)
     assert numbers["cost"]["n_unprofiled"] > 0
+
+
+SLEEPING_REPORT = """
+import time
+from perfkit.advice import profiling
+explain = profiling.explain
+def slowly(*args, **kwargs):
+    time.sleep(3)
+    told_after.append(calls)
+    return explain(*args, **kwargs)
+profiling.explain, told_after = slowly, []
+"""
+
+
+def test_a_long_cell_tells_its_report_while_it_runs_on_and_completes_it_at_the_end(
+    kit: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told after step 120 of 120; what it takes to tell it is no time of the cell's."""
+    monkeypatch.setattr("perfkit.magics.torchprof.has_front_end", lambda: True)
+    monkeypatch.setattr("perfkit.advice.profiling._GOES_ON_S", 0.0)
+    monkeypatch.setattr("perfkit.advice.profiling.explain", profiling.explain)  # put back
+    kit.run(SLEEPING_REPORT)
+    loop = "for _ in range(12):\n    time.sleep(0.03)\n    train_step()"
+    shown = kit.run(f"%%torchprof -n 3 -w 2 -v -o found\n{loop}")
+    assert shown.error is None
+    first, last = (one["text/plain"] for one in shown.bundles)
+    assert kit.ns["told_after"] == [5, 12]
+    assert "Your code runs on" in first
+    assert "Your code runs on" not in last
+    assert "Profiled: 3 of 5 steps" in first
+    assert "Profiled: 3 of 12 steps" in last
+    assert "time.sleep(0.03)" in first
+    assert "time.sleep(0.03)" in last
+    found: Profile = kit.ns["found"]
+    assert found.coverage is not None
+    assert found.coverage.region_s < 3
+    assert found.elsewhere is None or not found.elsewhere.is_worth_a_word
+    assert found.cost.n_unprofiled == 7
+
+
+def test_a_terminal_prints_the_report_once(kit: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perfkit.advice.profiling._GOES_ON_S", 0.0)
+    assert len(kit.run("%%torchprof -n 3\ntrain(12)").bundles) == 1
+
+
+def test_a_report_that_fails_early_leaves_the_cell_alone(
+    kit: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError("no report")
+
+    monkeypatch.setattr("perfkit.magics.torchprof.has_front_end", lambda: True)
+    monkeypatch.setattr("perfkit.advice.profiling._GOES_ON_S", 0.0)
+    monkeypatch.setattr("perfkit.advice.profiling.explain", fails)
+    shown = kit.run("%%torchprof -n 3\ntrain(12)")
+    assert kit.ns["calls"] == 12
+    assert isinstance(shown.error, ValueError)
 
 
 def test_an_evaluation_loop_has_a_step_a_batch(kit: Notebook) -> None:

@@ -133,6 +133,8 @@ class Recorder:
         self._time_is_up = False  # recording ends with this step
         self._patient = False  # … which alone takes longer than the time to record in
         self._recording: Recording | None = None
+        self._raw: tuple[Trace, bytes, float] | None = None  # and how long reading took
+        self._told_s = 0.0  # of the region, in which it was read
 
     @property
     def n_steps_seen(self) -> int:
@@ -240,6 +242,10 @@ class Recorder:
         else:
             self._end_after_pass()
 
+    @property
+    def _ours_s(self) -> float:
+        return self._stop_s + self._told_s + (self._start_s if self.log.asked.late else 0.0)
+
     def _end_after_pass(self) -> None:
         self._ends.after_pass(partial(surely, self._end))
 
@@ -250,7 +256,7 @@ class Recorder:
         if not log.ended_s:
             log.ended_s = time.perf_counter()
             # 0 where the profiler is stopped only now
-            log.ours_s = self._stop_s + (self._start_s if log.asked.late else 0.0)
+            log.ours_s = self._ours_s
             with guard():  # what follows is no time of the region's
                 if self._state == "warm-up":
                     self._profiler.close_mark()
@@ -467,7 +473,7 @@ class Recorder:
                     "there is no recording yet: start the Recorder and stop it (stopped within a "
                     "backward pass, it ends with the pass)"
                 )
-            if self._profiler.profile is None:
+            if self._raw is None and self._profiler.profile is None:
                 raise MeasurementError(f"there is no recording: {self._why_none()}")
             self._recording = self._read()
         return self._recording
@@ -483,8 +489,26 @@ class Recorder:
             )
         return "the profiler did not start or stop"
 
-    def _read(self) -> Recording:
-        log, profiler, lines = self.log, self._profiler, self.sampled
+    def so_far(self) -> Recording:
+        """What was recorded, while the region runs on: call it at the end of a step, in its thread.
+
+        :attr:`recording` then has the rest, too; the time that this takes is in no figure of it.
+
+        Raises:
+            MeasurementError, TraceError: as :attr:`recording`.
+        """
+        log, began_s = self.log, time.perf_counter()
+        self.sampled.take()
+        log.ended_s, log.ours_s = began_s, self._ours_s
+        try:
+            made, self._recording = self.recording, None
+            return made
+        finally:
+            log.ended_s = log.ours_s = 0.0
+            self._told_s += time.perf_counter() - began_s
+
+    def _read_raw(self) -> tuple[Trace, bytes, float]:
+        log, profiler = self.log, self._profiler
         began_s = time.perf_counter()
         with telling_how_far(self._stop_s) as read:
             raw = raw_trace(profiler.profile)
@@ -498,7 +522,11 @@ class Recorder:
                     trace = with_lists(trace, profiler.profile)
             profiler.forget()
             give_back()
-        read_s = time.perf_counter() - began_s
+        return trace, raw, time.perf_counter() - began_s
+
+    def _read(self) -> Recording:
+        log, profiler, lines = self.log, self._profiler, self.sampled
+        trace, raw, read_s = self._raw = self._raw or self._read_raw()
         ran_ahead = self._host_ran_ahead(trace)
         recorded_ms, later_ms = ([], []) if ran_ahead else (log.recorded_ms, log.later_ms)
         return Recording(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from perfkit.base.instrument import Failure
-from perfkit.base.line_sampler import LineSampler
+from perfkit.base.line_sampler import LineSampler, Samples
 from perfkit.base.words import fmt_share
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.record.elsewhere import longest_alike_s
@@ -34,7 +34,7 @@ class RegionLines:
         log: the steps of the region.
 
     Attributes:
-        samples: of the thread; none before :meth:`close`.
+        samples: of the thread, up to the last :meth:`take` or :meth:`close`.
         of_workers, of_processes: lines of the DataLoader's workers, and of other processes that the
             region starts; likewise.
     """
@@ -42,6 +42,8 @@ class RegionLines:
     def __init__(self, log: StepLog) -> None:
         self.of_workers = self.of_processes = NO_LINES
         self._log = log
+        self._taken = Samples()
+        self._failure: Failure | None = None
         self._sampler: LineSampler | None = None
         self.samples: tuple[Sample, ...] = ()
 
@@ -53,14 +55,24 @@ class RegionLines:
     @property
     def failure(self) -> Failure | None:
         """Why it stopped by itself; None where it did not."""
-        return None if self._sampler is None else self._sampler.failure
+        return self._failure if self._sampler is None else self._sampler.failure
 
     def close(self) -> None:
         """Take no more samples."""
-        if self._sampler is not None:
-            found = self._sampler.stop()
-            self.samples = samples_of(found.thread)
-            self.of_workers, self.of_processes = child_lines(found.children)
+        sampler, self._sampler = self._sampler, None
+        if sampler is None:
+            return
+        before, found = self._taken, sampler.stop()
+        self._failure = sampler.failure
+        self._taken = Samples(before.thread + found.thread, before.children + found.children)
+        self.samples = samples_of(self._taken.thread)
+        self.of_workers, self.of_processes = child_lines(self._taken.children)
+
+    def take(self) -> None:
+        """Tell what was seen so far, in the sampled thread, and go on."""
+        if self._sampler is not None and self._sampler.failure is None:
+            self.close()
+            self.start()
 
     def within(self, spans: Sequence[tuple[float, float]]) -> LineSamples:
         """What ran in these spans, which are in order of time."""
