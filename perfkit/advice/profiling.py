@@ -195,12 +195,16 @@ class Profiling(Shown):
         assert self._rests_since_s is not None
         if time.monotonic() - self._rests_since_s + step_s < _GOES_ON_S:
             return
-        tell, self.on_recorded, self._rests_since_s = self.on_recorded, None, None
-        with suppress(Exception):
-            found = self._explained(self._recorder.so_far())
-            if tell is not None and found.operators:
+        tell_of, self.on_recorded, self._rests_since_s = self.on_recorded, None, None
+
+        def tell(recording: Recording) -> None:
+            found = self._explained(recording)
+            if tell_of is not None and found.operators:
                 doubts = (_RUNS_ON, *found.diagnosis.doubts)
-                tell(replace(found, diagnosis=replace(found.diagnosis, doubts=doubts)))
+                tell_of(replace(found, diagnosis=replace(found.diagnosis, doubts=doubts)))
+
+        with suppress(Exception):
+            self._recorder.tell_early(tell)
 
     def _explained(self, recording: Recording) -> Profile:
         profile = explain(

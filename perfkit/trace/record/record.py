@@ -266,7 +266,7 @@ class Recorder:
         parts = (self._ends, self.sampled, self._facts, self._deadline)
         # the profiler again, where it could not be stopped, as near the limit of recursion
         undo = (self._stop_recording, self._profiler.end, *self._hooks, *(p.close for p in parts))
-        self._hooks = []
+        self._hooks, self._on_step, self._on_rest = [], None, None  # they know who made this
         try:
             for call in undo:
                 with guard():
@@ -489,20 +489,20 @@ class Recorder:
             )
         return "the profiler did not start or stop"
 
-    def so_far(self) -> Recording:
-        """What was recorded, while the region runs on: call it at the end of a step, in its thread.
+    def tell_early(self, tell: Callable[[Recording], None]) -> None:
+        """Tell what was recorded, while the region runs on; at the end of a step, in its thread.
 
         :attr:`recording` then has the rest, too; the time that this takes is in no figure of it.
 
         Raises:
-            MeasurementError, TraceError: as :attr:`recording`.
+            MeasurementError, TraceError: as :attr:`recording`; and what ``tell`` raises.
         """
         log, began_s = self.log, time.perf_counter()
         self.sampled.take()
         log.ended_s, log.ours_s = began_s, self._ours_s
         try:
             made, self._recording = self.recording, None
-            return made
+            tell(made)
         finally:
             log.ended_s = log.ours_s = 0.0
             self._told_s += time.perf_counter() - began_s
