@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from perfkit.advice.typical import typical
 from perfkit.base.words import fmt_share
 from perfkit.trace.ask.breakdown import Breakdown
@@ -13,8 +16,8 @@ _LEAST_SHARE = 0.05
 
 
 def evaluation_note(
-    evaluated: Sequence[float],
-    whole: Sequence[float],
+    evaluated: Sequence[float] | npt.NDArray[np.float64],
+    whole: Sequence[float] | npt.NDArray[np.float64],
     shown: Breakdown,
 ) -> str:
     """That so much of the recorded steps' time is evaluation; empty where it is little.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -48,24 +48,18 @@ class SampleCounter:
             except Exception:  # another kind of batch: look again
                 self._path = None
         try:
-            return self._search(batch)
+            graphs = getattr(batch, "num_graphs", None)
+            if type(graphs) is int and graphs > 0:
+                return graphs
+            if _zipped(batch):
+                return len(batch[0])
+            for path, part in _parts(batch):
+                shape = part.shape
+                if isinstance(shape, tuple) and shape and isinstance(shape[0], int):
+                    self._path = path if shape[0] >= 0 else None
+                    return shape[0] if shape[0] >= 0 else None
         except Exception:
             self._path = None
-            return None
-
-    def _search(self, batch: Any) -> int | None:
-        graphs = getattr(batch, "num_graphs", None)
-        if type(graphs) is int and graphs > 0:
-            return graphs
-        path = _find(batch, 0, [_MOST_LOOKS])
-        if path is not None:
-            self._path = path
-            found = batch
-            for get, key in path:
-                found = get(found, key)
-            return _first_dimension(found)
-        if _zipped(batch):
-            return len(batch[0])
         return None
 
 
@@ -74,44 +68,21 @@ def parts_of(batch: Any) -> list[Any]:
 
     May raise what the batch raises.
     """
-    found: list[Any] = []
-    _collect(batch, 0, [_MOST_LOOKS], found)
-    return found
+    return [part for _, part in _parts(batch)]
 
 
-def _collect(value: Any, depth: int, looks: list[int], into: list[Any]) -> None:
-    if looks[0] <= 0:
-        return
-    looks[0] -= 1
+def _parts(
+    value: Any, path: tuple[_Step, ...] = (), left: list[int] | None = None
+) -> Iterator[tuple[tuple[_Step, ...], Any]]:
+    left = [_MOST_LOOKS] if left is None else left
+    left[0] -= 1
     if getattr(value, "shape", None) is not None:
-        into.append(value)
-    elif depth < _DEEPEST:
+        yield path, value
+    elif len(path) < _DEEPEST:
         for get, key in _steps_into(value):
-            _collect(get(value, key), depth + 1, looks, into)
-
-
-def _first_dimension(value: Any) -> int:
-    size = int(value.shape[0])
-    if size < 0:
-        raise ValueError(size)
-    return size
-
-
-def _find(value: Any, depth: int, looks: list[int]) -> tuple[_Step, ...] | None:
-    looks[0] -= 1
-    shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple) and len(shape) > 0 and isinstance(shape[0], int):
-        return ()
-    if depth == _DEEPEST or (depth == 0 and _zipped(value)):
-        return None
-    for step in _steps_into(value):
-        if looks[0] <= 0:
-            return None
-        get, key = step
-        deeper = _find(get(value, key), depth + 1, looks)
-        if deeper is not None:
-            return (step, *deeper)
-    return None
+            if left[0] <= 0:
+                return
+            yield from _parts(get(value, key), (*path, (get, key)), left)
 
 
 def _steps_into(value: Any) -> list[_Step]:

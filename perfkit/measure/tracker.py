@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any, Protocol
 
@@ -395,8 +395,8 @@ class StepTracker:
             del self.memory[1::2]
         return memory
 
-    def facts(self, name: str, ended: str, wall_s: float, **known: Any) -> RunFacts:
-        """What was counted.
+    def summary(self, name: str, ended: str, wall_s: float, **known: Any) -> RunSummary:
+        """What the steps were like, and what bounds them.
 
         Args:
             name: of the run.
@@ -405,32 +405,28 @@ class StepTracker:
             known: further fields of :class:`~perfkit.measure.verdict.RunFacts`, or other values of
                 those here.
         """
-        meter = self.meter
-        found: dict[str, Any] = {
-            "name": name,
-            "ended": ended,
-            "n_steps": meter.n,
-            "n_epochs": max(self.epochs, 1),
-            "numbers": meter.numbers,
-            "step_ms": meter.step_ms,
-            "wait_ms": meter.wait_ms,
-            "total_ms": meter.total_ns / 1e6,
-            "starts": tuple((n, step / 1e6, wait / 1e6) for n, step, wait in self.starts),
-            "samples": self.samples,
-            "memory": tuple(self.memory),
-            "wall_s": wall_s,
-            "update_s": self.update_ns / 1e9,
-            "waits_known": self.uses_loader and (self.loader is None or not self.phases.failure),
-            "phase_ns": self.phases.told(self.phase_ns),
-            "columns": meter.columns if self.phases.are_sure else None,
-            "busy": self._busy,
-            "loading": None if self.looks is None else self.looks.result(),
-            "during": self.sampler.during,
-        }
-        problems = (*known.pop("problems", ()), *(f.sentence() for f in self.failures))
-        doubts = tuple(filter(None, [self.phases.doubt]))
-        return RunFacts(**(found | known), problems=problems + doubts)
-
-    def summary(self, name: str, ended: str, wall_s: float, **known: Any) -> RunSummary:
-        """What the steps were like, and what bounds them; arguments as of :meth:`facts`."""
-        return summarize_run(self.facts(name, ended, wall_s, **known))
+        meter, phases = self.meter, self.phases
+        doubts = *(f.sentence() for f in self.failures), *filter(None, [phases.doubt])
+        found = RunFacts(
+            name=name,
+            ended=ended,
+            n_steps=meter.n,
+            n_epochs=max(self.epochs, 1),
+            numbers=meter.numbers,
+            step_ms=meter.step_ms,
+            wait_ms=meter.wait_ms,
+            total_ms=meter.total_ns / 1e6,
+            starts=tuple((n, step / 1e6, wait / 1e6) for n, step, wait in self.starts),
+            samples=self.samples,
+            memory=tuple(self.memory),
+            wall_s=wall_s,
+            update_s=self.update_ns / 1e9,
+            problems=(*known.pop("problems", ()), *doubts),
+            busy=self._busy,
+            during=self.sampler.during,
+            loading=None if self.looks is None else self.looks.result(),
+            waits_known=self.uses_loader and (self.loader is None or not phases.failure),
+            phase_ns=phases.told(self.phase_ns),
+            columns=meter.columns if phases.are_sure else None,
+        )
+        return summarize_run(replace(found, **known))

@@ -21,7 +21,7 @@ from perfkit.base.words import fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.measure import slow_steps
 from perfkit.measure.memory_looks import Rise, tree_rise
 from perfkit.measure.phases import PHASES
-from perfkit.measure.verdict import RunSummary, summarize_run
+from perfkit.measure.verdict import RunSummary
 from perfkit.memory.account import MemoryAccount
 from perfkit.script._torch_watch import TorchWatch
 from perfkit.script.options import Options
@@ -304,7 +304,6 @@ def _shares_of_all(seen: TorchWatch, recorded: Coverage) -> dict[str, float] | N
         (numbers >= run.n_left_out)
         & ~((numbers >= recorded.first_step - 1) & (numbers < recorded.last_step))
     )
-    rows = rows[rows < len(phase_ms["other"])]
     if len(rows) < _LEAST_STEPS:
         return None
     spent = {
@@ -322,19 +321,12 @@ def _evaluation_within(profile: Profile, seen: TorchWatch) -> str:
         return ""
     phase_ms, numbers = seen.meter.columns.phase_ms, seen.meter.numbers
     rows = np.flatnonzero((numbers >= covered.first_step - 1) & (numbers < covered.last_step))
-    rows = rows[rows < len(phase_ms["evaluation"])]
-    whole_ms = [sum(float(column[row]) for column in phase_ms.values()) for row in rows]
-    evaluated_ms = phase_ms["evaluation"][rows].tolist()
-    return evaluation_note(evaluated_ms, whole_ms, profile.breakdown)
+    whole_ms = sum(column[rows] for column in phase_ms.values())
+    return evaluation_note(phase_ms["evaluation"][rows], whole_ms, profile.breakdown)
 
 
 def _nothing(
-    program: str,
-    ended: str,
-    times: Times,
-    options: Options,
-    seen: TorchWatch | None,
-    why: str,
+    program: str, ended: str, times: Times, options: Options, seen: TorchWatch | None, why: str
 ) -> str:
     """The headline of a run without recorded steps: why, and what to do."""
     n_steps = 0 if seen is None else seen.meter.n
@@ -369,19 +361,18 @@ def _nothing(
 
 
 def _extras_missing(options: Options, seen: TorchWatch, n_steps: int, ended: str) -> list[str]:
-    lost = [
-        ("--memory", options.memory, seen.account),
-        ("--synclint", options.synclint, seen.syncs),
-    ]
+    """What was asked for beside the steps, and is not there."""
+    lost = {
+        "--memory": options.memory and seen.account is None,
+        "--synclint": options.synclint and seen.syncs is None,
+    }
     missing = []
-    if flags := " and ".join(flag for flag, asked, found in lost if asked and found is None):
+    if flags := " and ".join(flag for flag, is_lost in lost.items() if is_lost):
         missing.append(
             f"{flags}: only the thread that hangs can end what looks there"
             if seen.left_as_it_is
             else f"{flags} found nothing to look at in {plural(n_steps, 'step')}: it begins with "
             "the forward pass, in the main thread, of a torch module that has parameters"
-            + f", in step {options.synclint_from + 1}"
-            * options.synclint
         )
     if "out of memory" in ended and seen.account is not None and not seen.account.out_of_memory:
         missing.append(
@@ -398,16 +389,8 @@ def _steps(
     meter = seen.meter
     n_left_out = options.n_left_out
     starts = tuple((i, 0.0, 0.0) for i in range(n_left_out)) if meter.n > n_left_out else ()
-    summary = summarize_run(
-        seen.run.facts(
-            program,
-            ended,
-            times.ended_s - times.began_s,
-            n_epochs=1,
-            starts=starts,
-            waits_known=True,
-        )
-    )
+    wall_s = times.ended_s - times.began_s
+    summary = seen.run.summary(program, ended, wall_s, n_epochs=1, starts=starts, waits_known=True)
     if meter.n < _DRIFT_FROM * seen.recorder.steps:
         summary = _without_drift(summary)
     left_out_s = sum(end - begin for begin, end in seen.recorder.log.times_s[:n_left_out])
@@ -436,51 +419,44 @@ def _parts(
     """Where the wall time went; what is between the steps is perfkit's own."""
     wall_s = times.ended_s - times.began_s
     assert times.torch_s is not None
-    spans = seen.recorder.log.times_s
+    log, sampled, n = seen.recorder.log, seen.recorder.sampled, seen.meter.n
+    spans, between = log.times_s, sampled.between
     found = [Part("until torch was imported", times.torch_s - times.began_s)]
     if not spans:
-        thread = " in its main thread" if seen.recorder.n_foreign_steps else ""
-        what = f"the program, without a step{thread}"
-        ran = seen.recorder.sampled.between(times.torch_s, times.ended_s)
+        what = "the program, without a step" + " in its main thread" * bool(
+            seen.recorder.n_foreign_steps
+        )
+        ran = between(times.torch_s, times.ended_s)
         return (*found, Part(what, times.ended_s - times.torch_s, ran))
-    like_s = (
-        outside.like_ms / 1e3
-        if outside is not None
-        else statistics.median(end - begin for begin, end in spans)
-    )
-    where = {} if outside is None else {s.numbers: s for s in outside.stretches}
-    first_s = spans[0][1] - times.torch_s
-    n_slowed = min(options.n_slowed, len(spans))
-    slowed_s = _excess(spans[1:n_slowed], like_s)
-    slow: list[int] = []
-    what = f"steps (median {fmt_ms(1e3 * like_s)})"
-    if outside is not None:
-        slow = [i - 1 for s in outside.stretches for i in s.numbers if i > max(n_slowed, 1)]
-        what = "steps like the recorded ones"
-    slow_s = _excess([spans[i] for i in slow], like_s)
-    what_of_one = what.replace("steps", "step", 1)
-    # all steps but the first, exact also where not all were kept
-    first_ns = round((spans[0][1] - spans[0][0]) * 1e9)
-    later_s = (seen.meter.total_ns - first_ns) / 1e9
-    first_step_s = min(like_s, first_s)
-    last_s = seen.recorder.log.last_s
+    stretches = () if outside is None else outside.stretches
     growth = None if outside is None else outside.growth
+    lengths = [end - begin for begin, end in spans]
+    like_s = statistics.median(lengths) if outside is None else outside.like_ms / 1e3
+    first_s = spans[0][1] - times.torch_s
+    first_step_s = min(like_s, first_s)
+    n_slowed = min(options.n_slowed, len(spans))
+    slowed_s = _excess(lengths[1:n_slowed], like_s)
+    slow = [i for s in stretches for i in s.numbers if i > max(n_slowed, 1)]
+    slow_s = _excess([lengths[i - 1] for i in slow], like_s)
+    # all steps but the first, exact also where not all were kept
+    later_s = (seen.meter.total_ns - round(lengths[0] * 1e9)) / 1e9
     grown_s = 0.0 if growth is None else growth.seconds
     usual_s = first_step_s + later_s - slow_s - slowed_s - grown_s
-    if outside is not None:  # the recorded ones took longer: they were recorded
-        what += f" (mean {fmt_ms(1e3 * usual_s / seen.meter.n)})"
-    between = seen.recorder.sampled.between
-    set_up = _place(where.get((1,))) or between(times.torch_s, spans[0][1] - first_step_s)
-    after = next((_place(s) for s in where.values() if not s.numbers), "")
+    what = plural(n, "step")
+    if outside is None:
+        what += f" (median {fmt_ms(1e3 * like_s)})"
+    else:  # the recorded ones took longer: they were recorded
+        what += f" like the recorded ones (mean {fmt_ms(1e3 * usual_s / n)})"
+    where = {s.numbers: _place(s) for s in stretches}
+    set_up = where.pop((1,), "") or between(times.torch_s, spans[0][1] - first_step_s)
+    after = where.pop((), "") or between(log.last_s, times.ended_s)
     found += [
         Part("set-up, until the first step began", first_s - first_step_s, set_up),
-        Part(f"{fmt_count(seen.meter.n)} {what if seen.meter.n > 1 else what_of_one}", usual_s),
+        Part(what, usual_s),
     ]
     if slow:
-        places = [p for s in where.values() if s.numbers not in ((), (1,)) and (p := _place(s))]
-        found.append(
-            Part(f"beyond that, in {plural(len(slow), 'slow step')}", slow_s, "; ".join(places))
-        )
+        places = "; ".join(filter(None, where.values()))
+        found.append(Part(f"beyond that, in {plural(len(slow), 'slow step')}", slow_s, places))
     if growth is not None:
         place = f"{fmt_share(growth.line_share)} of it at {growth.place}" if growth.place else ""
         found.append(Part("beyond that, because steps grow", growth.seconds, place))
@@ -488,21 +464,17 @@ def _parts(
         # what the script itself did there is in it, too: an evaluation before the first epoch …
         flags = " and ".join(f"--{x}" for x in ("memory", "synclint") if getattr(options, x))
         what = f"beyond that, in steps 2 to {n_slowed} (slower with {flags})"
-        where_slowed = between(spans[0][1], spans[n_slowed - 1][1])
-        found.append(Part(what, slowed_s, where_slowed))
-    after = after or between(last_s, times.ended_s)
-    found.append(Part("after the last step", times.ended_s - last_s, after))
+        found.append(Part(what, slowed_s, between(spans[0][1], spans[n_slowed - 1][1])))
+    found.append(Part("after the last step", times.ended_s - log.last_s, after))
     own_s = wall_s - sum(part.seconds for part in found)
     found.append(Part("perfkit itself, between steps", max(own_s, 0.0)))
     return tuple(p for p in found if p.seconds > _LEAST_SHARE * wall_s)
 
 
-def _excess(spans: Sequence[tuple[float, float]], like_s: float) -> float:
-    return sum(max(end - begin - like_s, 0.0) for begin, end in spans)
+def _excess(lengths_s: Sequence[float], like_s: float) -> float:
+    return sum(max(length_s - like_s, 0.0) for length_s in lengths_s)
 
 
-def _place(stretch: Stretch | None) -> str:
-    if stretch is None:
-        return ""
+def _place(stretch: Stretch) -> str:
     imports = f"{fmt_s(stretch.imports_s)} of it imports" * (stretch.imports_s >= _LEAST_IMPORTS_S)
     return "; ".join(filter(None, (imports, stretch.where())))

@@ -12,7 +12,7 @@ import pytest
 
 from perfkit.base.machine.dataloader_stats import DataLoaderStats, ProcessUse
 from perfkit.measure import paired
-from perfkit.measure.compare import _overrun, doubts
+from perfkit.measure.compare import doubts
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.loader_cause import loader_cause
 from perfkit.measure.meter import StepColumns
@@ -64,11 +64,6 @@ def test_doubts_about_two_arms() -> None:
     wide = [Interval(1.0, 1 / (1 + half), 1 + half, 0.95, 20) for half in (0.09, 0.11)]
     assert [told("the ratio is known to", interval=one) for one in wide] == [False, True]
     assert [told("unsteady", spread) for spread in (0.23, 0.27)] == [False, True]
-
-
-def test_a_budget_is_overrun_by_a_fifth() -> None:
-    assert _overrun(11.9, 10) == ""
-    assert "12.1 s, more than the budget of 10 s" in _overrun(12.1, 10)
 
 
 def test_an_interval_that_is_tight_enough_to_stop() -> None:

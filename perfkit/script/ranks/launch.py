@@ -5,12 +5,9 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
-import queue
 import signal
 import socket
-import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -34,13 +31,12 @@ from perfkit.experiment.process.portable import pack, sources
 from perfkit.script.options import Options
 from perfkit.script.ranks.child import Parcel, Stopped
 from perfkit.script.ranks.heartbeat import Status, quiet_s
-from perfkit.script.ranks.joint import RankedRun
+from perfkit.script.ranks.joint import RankedRun, joint
 from perfkit.script.ranks.launcher import TorchRun
 
 _LOOK_EVERY_S = 0.2
 _TOLD_EVERY_S = 0.5
 _KEPT_LINES = 200
-_LAST_WORDS_S = 5.0
 _OTHERS_END_S = 10.0
 
 
@@ -113,48 +109,35 @@ def run_workload(
             *("--steps", str(how.options.steps), "--warmup", str(how.options.warmup)),
             *("-m", "perfkit.script.ranks.child", str(folder)),
         ]
-        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        tail: deque[str] = deque(maxlen=_KEPT_LINES)
+        n_per_host, environment = how.ranks // how.hosts, _environment(how.ranks, how.restarts)
         jobs: list[TorchRun] = []
-        readers: list[threading.Thread] = []
         hung = False
-        try:
-            for meets in _meetings(how):
-                job = TorchRun(
-                    how.ranks // how.hosts,
-                    typed,
-                    folder,
-                    output=subprocess.PIPE,
-                    environment=_environment(how.ranks, how.restarts),
-                    meets=meets,
-                )
-                jobs.append(job)
-                reader = threading.Thread(target=_read, args=(job, lines), daemon=True)
-                reader.start()
-                readers.append(reader)
-            closes = inspect.isgeneratorfunction(workload)
-            hung = _attend(
-                jobs,
-                how,
-                lambda: _pass_on(lines, tail, on_output),
-                on_live,
-                n_steps if closes else None,
-            )
-        finally:
-            for job in jobs:  # all get the signal, then each the time to end
-                job.signal(signal.SIGTERM)
-            for job in jobs:
-                job.end()
-            for reader in readers:
-                reader.join(_LAST_WORDS_S)
-        _pass_on(lines, tail, on_output)
+        with _Output(folder / "output", on_output) as output:
+            try:
+                for meets in _meetings(how):
+                    job = TorchRun(
+                        n_per_host, typed, folder,
+                        output=output.file, environment=environment, meets=meets,
+                    )  # fmt: skip
+                    jobs.append(job)
+                closes = inspect.isgeneratorfunction(workload)
+                hung = _attend(jobs, how, output.pass_on, on_live, n_steps if closes else None)
+            finally:
+                for job in jobs:  # all get the signal, then each the time to end
+                    job.signal(signal.SIGTERM)
+                for job in jobs:
+                    job.end()
+            output.pass_on()
+        said = "\n".join(output.tail)
         job = next((j for j in jobs if j.process.returncode), jobs[0])
-        failures = tuple(_why_restarted(job, how.ranks))
+        failures = tuple(
+            joint(attempt, range(how.ranks), how.ranks).sentence for attempt in job.attempts[:-1]
+        )
         report = replace(
             job.report(how.ranks, hung=hung),
             program=getattr(workload, "__name__", type(workload).__name__),
         )
-        failure = _failure(report, job, folder, "\n".join(tail), hung=hung)
+        failure = _failure(report, job, folder, said, hung=hung)
         if failure is not None:
             raise failure
         told = (f"restarted after attempt {n}: {said}" for n, said in enumerate(failures, 1))
@@ -166,9 +149,33 @@ def run_workload(
         return LaunchedRun(
             **report.__dict__,
             values=tuple(None if isinstance(one, Stopped) else one for one in values),
-            output="\n".join(tail),
+            output=said,
             failures=failures,
         )
+
+
+class _Output:
+    """What the ranks print, in a file: each line is passed on, and the last ones are kept."""
+
+    def __init__(self, path: Path, on_line: Callable[[str], None]) -> None:
+        self.file = path.open("ab")
+        self._read, self._part = path.open("rb"), b""
+        self._on_line = on_line
+        self.tail: deque[str] = deque(maxlen=_KEPT_LINES)
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+        self._read.close()
+
+    def pass_on(self) -> None:
+        """What has come since the last call."""
+        *lines, self._part = (self._part + self._read.read()).split(b"\n")
+        for line in lines:
+            self.tail.append(line.decode(errors="replace"))
+            self._on_line(self.tail[-1])
 
 
 def _meetings(how: Launching) -> list[list[str]]:
@@ -186,12 +193,6 @@ def _meetings(how: Launching) -> list[list[str]]:
         *again,
     ]
     return [said] * how.hosts
-
-
-def _why_restarted(job: TorchRun, ranks: int) -> list[str]:
-    from perfkit.script.ranks.joint import joint
-
-    return [joint(folder, range(ranks), ranks).sentence for folder in job.attempts[:-1]]
 
 
 def _check_torch(backend: str) -> None:
@@ -262,22 +263,6 @@ def _line(statuses: list[Status], n_steps: int | None) -> tuple[str, float | Non
         said.append(f"{fmt_ms(first.step_ms)} a step")
         left_s = n_steps and max(n_steps - min(done), 0) * first.step_ms / 1e3
     return " · ".join((*said, f"{len(statuses)} ranks")), left_s
-
-
-def _read(job: TorchRun, lines: queue.SimpleQueue[str]) -> None:
-    assert job.process.stdout is not None
-    with job.process.stdout as pipe:
-        for line in pipe:
-            lines.put(line.rstrip("\n"))
-
-
-def _pass_on(
-    lines: queue.SimpleQueue[str], tail: deque[str], on_output: Callable[[str], None]
-) -> None:
-    while not lines.empty():
-        line = lines.get()
-        tail.append(line)
-        on_output(line)
 
 
 def _failure(

@@ -45,11 +45,11 @@ class TorchRun:
         typed: Sequence[str],
         folder: Path,
         *,
-        output: IO[str] | int | None = None,
+        output: IO[bytes] | None = None,
         environment: Mapping[str, str] | None = None,
         meets: Sequence[str] = ("--standalone",),
     ) -> None:
-        self.folder = folder
+        self._folder = folder
         # of its own session: what a terminal sends arrives once, from us
         self.process = subprocess.Popen(
             [
@@ -60,20 +60,18 @@ class TorchRun:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=None if output is None else subprocess.STDOUT,
-            text=True,
-            errors="replace",
             start_new_session=True,
         )
 
     @property
     def attempts(self) -> list[Path]:
         """The folders of all attempts, the first one first: torchrun may restart the ranks."""
-        return sorted(self.folder.glob("attempt*"), key=lambda p: int(p.name[len("attempt") :]))
+        return sorted(self._folder.glob("attempt*"), key=lambda p: int(p.name[len("attempt") :]))
 
     @property
     def attempt(self) -> Path:
         """The folder of the last attempt."""
-        return (self.attempts or [self.folder / "attempt0"])[-1]
+        return (self.attempts or [self._folder / "attempt0"])[-1]
 
     def statuses(self) -> dict[int, Status]:
         """What the ranks last said of themselves."""
