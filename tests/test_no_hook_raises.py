@@ -94,7 +94,7 @@ def with_crossings(training: Training) -> str:
 
 
 def with_a_gpu_traced(training: Training) -> str:
-    """As on a GPU: the sync lint with its tracer and the listener to torch's reports."""
+    """As on a GPU: the sync lint with its tracer."""
     begin = SyncWatch.__init__
 
     def saw_gpu(self: SyncWatch, *args: Any, **kwargs: Any) -> None:
@@ -105,8 +105,6 @@ def with_a_gpu_traced(training: Training) -> str:
         patch.setattr(SyncWatch, "saw_gpu", True, raising=False)
         patch.setattr(SyncWatch, "__init__", saw_gpu)
         patch.setattr(torch.cuda, "is_available", lambda: True)
-        patch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
-        patch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
         loader = torch.utils.data.DataLoader(torch.ones(12, 3), batch_size=4)
         result = reality.lint(lambda: training.run(loader))
     return " ".join(result.warnings)
@@ -195,7 +193,6 @@ GUARDS |= {
     ("/measure/loader_wait.py", "LoaderWait._begins"),
     ("/measure/loader_wait.py", "LoaderWait._ended"),
     ("/base/collector.py", "_back_on"),
-    ("/synclint/connections.py", "Connections.node.<locals>.forget"),
     ("/synclint/watch.py", "SyncWatch.__enter__"),
     ("/synclint/watch.py", "SyncWatch._start.<locals>.<lambda>"),
     ("/synclint/watch.py", "SyncWatch.traced_once"),

@@ -1056,13 +1056,6 @@ def float8_product(size: int, place: str) -> Callable[[], Any]:
 # --- sync lint ----------------------------------------------------------------------------
 
 
-def operators_file() -> str:
-    """The file of ``torch._ops``, through which every call of an operator by its name goes."""
-    import torch
-
-    return str(torch._ops.__file__)
-
-
 def autograd_node_reader() -> Callable[[], Any]:
     """``torch._C._current_autograd_node``: None outside a backward pass."""
     import torch

@@ -54,11 +54,12 @@ def _all(obj: SyncLines | SyncCheck) -> Document:
 
 
 def _finding(sync: SyncLine) -> Finding:
+    asked_for = (f"asked for in {sync.inside}",) if sync.inside else ()
     return Finding(
-        title=sync.place,
+        title=f"{sync.place}, called from {sync.below}" if sync.below else sync.place,
         tag=_waited(sync),
         source=sync.code,
-        facts=(f"{sync.op}: {sync.why}", *_origin(sync), f"instead: {sync.instead}"),
+        facts=(f"{sync.op}: {sync.why}", *asked_for, f"instead: {sync.instead}"),
         code=sync.example,
         lead="for example:" if sync.example else "",
     )
@@ -101,16 +102,3 @@ def _waited(sync: SyncLine) -> str:
         return times
     took = fmt_ms(sync.waited_ms)
     return f"{times}, {took} in all" if times else f"waited {took}"
-
-
-def _origin(sync: SyncLine) -> tuple[str, ...]:
-    """Say whose line it is, where it is not the user's own."""
-    return tuple(
-        words
-        for words in (
-            f"below {sync.below}" if sync.below else "",
-            f"in {sync.module}" if sync.module else "",
-            f"asked for in {sync.inside}" if sync.inside else "",
-        )
-        if words
-    )

@@ -81,7 +81,7 @@ _ENTRIES = {
         "n = 6  # set before the loop\ncounts = x.new_zeros(n).scatter_add_(0, target, x[:, 0])",
     ),
     "bool": Entry(
-        "bool(tensor)",
+        "if tensor",
         _ANSWER,
         "compute both sides and let torch.where choose; else ask less often",
         "loss = torch.where(loss > 100, loss * 0.5, loss)",
@@ -311,7 +311,7 @@ _ENTRIES = {
         "kept = x.detach().clone()",
     ),
     "copy_to_device": Entry(
-        "a blocking copy to the device",
+        "a copy to the device",
         _COPY_TO,
         "of a batch: DataLoader(…, pin_memory=True), then .to(device, non_blocking=True); make a "
         "new tensor on the device",

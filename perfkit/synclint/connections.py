@@ -13,39 +13,105 @@ from collections.abc import Iterable
 from typing import Any
 
 
-class Connections:
-    """Groups of storages, some of them known to be on the device or on the host."""
+class Spot:
+    """Where one storage is; a group of them that are on the same device has one root.
+
+    Attributes:
+        is_placed: put on the device by a call that says so, or computed from what was.
+    """
+
+    __slots__ = ("_device", "_host", "_parent", "_plain", "is_placed")
 
     def __init__(self) -> None:
-        self._parent: list[int] = []
-        self._on_device: list[bool] = []
-        self._on_host: list[bool] = []
-        # put on the device by a call that says so, and what was computed from that
-        self._placed: set[int] = set()
-        # made by a factory that was told no device: on the host, unless it meets what is not
-        self._made_plain: list[bool] = []
-        self._storages: dict[int, tuple[int, weakref.ref[Any]]] = {}
-        # 0-dim results: on the device if any operand is, while the operand itself need not be
-        self._feeds: list[tuple[int, int]] = []
+        self._parent = self
+        self._device = self._host = False
+        self._plain = False
+        self.is_placed = False
 
-    def node(self, tensor: Any) -> int | None:
-        """The number of the tensor's storage (of a sparse one's values); None if it has none."""
+    @property
+    def root(self) -> Spot:
+        """The one that stands for its group."""
+        spot = self
+        while spot._parent is not spot:
+            spot._parent = spot = spot._parent._parent
+        return spot
+
+    @property
+    def on_device(self) -> bool:
+        """What is known so far; more may follow from operations still to come."""
+        return self.root._device
+
+    @property
+    def on_host(self) -> bool:
+        return self.root._host
+
+    @property
+    def made_plain(self) -> bool:
+        """Made by a factory that was told no device: on the host, unless it meets what is not."""
+        return self.root._plain
+
+    def mark_made_plain(self) -> None:
+        self.root._plain = True
+
+    def join(self, other: Spot) -> None:
+        """Both are on the same device; what is known to differ stays apart."""
+        a, b = self.root, other.root
+        if a is b or (a._device and b._host) or (a._host and b._device):
+            return
+        b._parent = a
+        a._device |= b._device
+        a._host |= b._host
+        a._plain |= b._plain
+
+    def put_on_device(self) -> None:
+        root = self.root
+        root._device = root._device or not root._host
+
+    def put_on_host(self) -> None:
+        root = self.root
+        root._host = root._host or not root._device
+
+    def place(self) -> None:
+        """A call has put it on the device and said so: that does not follow from what it met."""
+        self.put_on_device()
+        # a model's own buffer, say, made without a device and moved with it: the code has
+        # devices in mind
+        self.root._plain = False
+        self.is_placed = True
+
+
+class Connections:
+    """The spots of all storages."""
+
+    def __init__(self) -> None:
+        self._spots: dict[int, tuple[Spot, weakref.ref[Any]]] = {}
+        self._all: list[Spot] = []
+        # 0-dim results: on the device if any operand is, while the operand itself need not be
+        self._feeds: list[tuple[Spot, Spot]] = []
+
+    def spot(self, tensor: Any) -> Spot | None:
+        """Where the tensor's storage is (of a sparse one its values'); None if it has none."""
         storage = self._storage(tensor)
         if storage is None:
             return None
-        key = storage._cdata
-        found = self._storages.get(key)
+        spot = self._known(storage)
+        if spot is None:
+            spot = Spot()
+            self._all.append(spot)
+            self._spots[storage._cdata] = spot, weakref.ref(storage)
+        return spot
+
+    def touches_placed(self, tensors: Iterable[Any]) -> bool:
+        """Tell whether one of these tensors was placed; none of them gets a spot for it."""
+        storages = (self._storage(tensor) for tensor in tensors)
+        spots = (self._known(storage) for storage in storages if storage is not None)
+        return any(spot is not None and spot.is_placed for spot in spots)
+
+    def _known(self, storage: Any) -> Spot | None:
         # An address is used again after its storage has died. No callback tells of that: in there
         # Python would ignore a Ctrl-C.
-        if found is not None and found[1]() is not None:
-            return found[0]
-        number = len(self._parent)
-        self._parent.append(number)
-        self._on_device.append(False)
-        self._on_host.append(False)
-        self._made_plain.append(False)
-        self._storages[key] = (number, weakref.ref(storage))
-        return number
+        spot, alive = self._spots.get(storage._cdata, (None, None))
+        return spot if alive is not None and alive() is not None else None
 
     @staticmethod
     def _storage(tensor: Any) -> Any:
@@ -56,98 +122,22 @@ class Connections:
         except (NotImplementedError, RuntimeError, ValueError):  # ValueError: a lazy parameter
             return None
 
-    def root(self, number: int) -> int:
-        parent = self._parent
-        while parent[number] != number:
-            parent[number] = number = parent[parent[number]]
-        return number
-
-    def join(self, first: int, second: int) -> None:
-        """Both are on the same device; what is known to differ stays apart."""
-        a, b = self.root(first), self.root(second)
-        if a == b:
-            return
-        device, host = self._on_device, self._on_host
-        if (device[a] and host[b]) or (host[a] and device[b]):
-            return
-        self._parent[b] = a
-        device[a] |= device[b]
-        host[a] |= host[b]
-        self._made_plain[a] |= self._made_plain[b]
-
-    def feed(self, operand: int, result: int) -> None:
+    def feed(self, operand: Spot, result: Spot) -> None:
         """``result`` is on the device if ``operand`` is; nothing follows the other way."""
         self._feeds.append((operand, result))
 
-    def put_on_device(self, number: int) -> None:
-        root = self.root(number)
-        if not self._on_host[root]:
-            self._on_device[root] = True
-
-    def place(self, number: int) -> None:
-        """A call has put it on the device and said so: that does not follow from what it met."""
-        self.put_on_device(number)
-        # a model's own buffer, say, made without a device and moved with it: the code has
-        # devices in mind
-        self._made_plain[self.root(number)] = False
-        self._placed.add(number)
-
-    def is_placed(self, number: int) -> bool:
-        return number in self._placed
-
-    def touches_placed(self, tensors: Iterable[Any]) -> bool:
-        """Tell whether one of these tensors was placed; none of them is numbered for it."""
-        if not self._placed:
-            return False
-        for tensor in tensors:
-            storage = self._storage(tensor)
-            found = None if storage is None else self._storages.get(storage._cdata)
-            if found is not None and found[0] in self._placed and found[1]() is not None:
-                return True
-        return False
-
-    def put_on_host(self, number: int) -> None:
-        root = self.root(number)
-        if not self._on_device[root]:
-            self._on_host[root] = True
-
-    def mark_made_plain(self, number: int) -> None:
-        self._made_plain[self.root(number)] = True
-
-    def was_made_plain(self, number: int) -> bool:
-        return self._made_plain[self.root(number)]
+    def settle(self) -> None:
+        """Let the one-way relations do their work, until nothing changes."""
+        while ready := [result for operand, result in self._feeds if operand.on_device]:
+            self._feeds = [feed for feed in self._feeds if not feed[0].on_device]
+            for result in ready:
+                result.put_on_device()
 
     @property
     def is_plain_on_device(self) -> bool:
         """True if what was made without a device is on it: the step has no devices in mind."""
-        return any(a and b for a, b in zip(self._made_plain, self._on_device, strict=True))
-
-    def is_on_device(self, number: int) -> bool:
-        """Tell what is known so far; more may follow from operations still to come."""
-        return self._on_device[self.root(number)]
-
-    def is_on_host(self, number: int) -> bool:
-        return self._on_host[self.root(number)]
+        return any(spot._plain and spot._device for spot in self._all)
 
     @property
     def any_on_device(self) -> bool:
-        return any(self._on_device)
-
-    def settle(self) -> None:
-        """Let the one-way relations do their work, until nothing changes."""
-        feeds = self._feeds
-        changed = True
-        while changed:
-            changed = False
-            left = []
-            for operand, result in feeds:
-                if not self.is_on_device(operand):
-                    left.append((operand, result))
-                elif not self.is_on_device(result) and not self.is_on_host(result):
-                    self.put_on_device(result)
-                    changed = True
-            feeds = left
-        self._feeds = feeds
-
-    def all_on_device(self, numbers: Iterable[int]) -> bool:
-        return all(self.is_on_device(n) for n in numbers)
+        return any(spot._device for spot in self._all)

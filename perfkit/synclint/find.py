@@ -24,7 +24,6 @@ from perfkit.synclint.catalogue import (
     OF_THE_CALL,
     Entry,
 )
-from perfkit.synclint.entry import entry_of
 from perfkit.synclint.sites import place, source_line, spelled
 
 if TYPE_CHECKING:
@@ -56,8 +55,6 @@ class SyncLine(Shown):
             where it waits for a copy to the GPU.
         below: where ``file`` is a library's: the user's line that called it, the one that did most
             often and how many others; else empty.
-        module: where ``file`` is a library's: the module that was running, named in the same way;
-            else empty.
         example: short code that does without, with other names; empty where none fits.
     """
 
@@ -73,8 +70,12 @@ class SyncLine(Shown):
     waited_ms: float | None = None
     kind: str = "value"
     below: str = ""
-    module: str = ""
     example: str = ""
+
+    @property
+    def at(self) -> tuple[str, int]:
+        """File and line."""
+        return self.file, self.line
 
 
 class SyncLines(list[SyncLine], Shown):
@@ -189,9 +190,8 @@ def _sync(file: str, line: int, hits: list[tuple[NotedWait, int]]) -> SyncLine:
     examples: dict[str, None] = {}
     asking: Counter[str] = Counter()
     callers: Counter[str] = Counter()
-    modules: Counter[str] = Counter()
     for one, count in sorted(hits, key=lambda hit: hit[0].backward):  # forward first
-        entry = CATALOGUE[entry_of(one)]
+        entry = CATALOGUE[_entry_of(one)]
         op = _spelled(one, entry)
         if one.backward and ops and op.startswith(_ITS_BACKWARD):
             op = _ITS_BACKWARD
@@ -207,12 +207,9 @@ def _sync(file: str, line: int, hits: list[tuple[NotedWait, int]]) -> SyncLine:
             asking[f"{file_there}:{one.inside.line}"] += count
         if one.site.below is not None:
             callers[place(*one.site.below)] += count
-        if one.module:
-            modules[one.module] += count
     return SyncLine(
         kind="copy" if all(one.entry in COPIES for one, _ in hits) else "value",
         below=most_often(callers, "line") if callers else "",
-        module=most_often(modules, "module") if modules else "",
         file=file,
         line=line,
         op=", ".join(ops),
@@ -233,7 +230,7 @@ _COLLECTED = re.compile(r"[\w.]+\.append\(\w+\.item\(\)\)")
 
 def _suggested_fix(noted: NotedWait) -> tuple[str, str]:
     """Return what helps, and an example; none where no rewrite of the line is known."""
-    name = entry_of(noted)
+    name = _entry_of(noted)
     entry = CATALOGUE[name]
     if noted.of_sample:
         return OF_A_SAMPLE, ""
@@ -247,26 +244,13 @@ def _suggested_fix(noted: NotedWait) -> tuple[str, str]:
     return entry.instead, entry.example
 
 
-# what copies a tensor to a device -> how a reader spells it
-_MOVES = dict.fromkeys(("as_tensor", "asarray", "to", "type_as"), "Tensor.to")
-_MOVES["cuda"] = "Tensor.cuda"
-
-
 def _spelled(noted: NotedWait, entry: Entry) -> str:
-    """The operation in the reader's words: ``Tensor.to("cpu")``, ``backward of x[mask]``."""
+    """The operation in the reader's words: ``torch.tensor(…)``, ``its backward (x[mask])``."""
     op = entry.op
-    if entry is CATALOGUE["tensor_to_device"]:
-        name = "" if noted.inside is not None else spelled(noted.site)
-        op = f"{name}(…)" if name else entry.op
-    elif entry is CATALOGUE["copy_to_device"]:
-        op = _MOVES.get(noted.api, op)
-    elif entry is CATALOGUE["cpu"] and noted.api == "to":
-        op = 'Tensor.to("cpu")'
-    elif noted.entry == "bool" and (word := _keyword(noted)):
-        op = f"{word} tensor"
-    elif noted.entry in EXPLICIT and noted.api:
-        op = noted.api  # of the device that is waited for
-    elif entry is CATALOGUE["other"] and noted.api:
+    if entry is CATALOGUE["tensor_to_device"] and noted.inside is None:
+        name = spelled(noted.site)
+        op = f"{name}(…)" if name else op
+    elif noted.entry in (*EXPLICIT, "other") and noted.api:
         op = noted.api
     if not noted.backward or entry is CATALOGUE["prod"]:
         return op
@@ -276,9 +260,34 @@ def _spelled(noted: NotedWait, entry: Entry) -> str:
     return f"{_ITS_BACKWARD} ({op})"
 
 
-def _keyword(noted: NotedWait) -> str:
-    """``if``, ``while`` or ``assert`` where the line starts with it and asked the question."""
-    if noted.inside is not None or spelled(noted.site).isidentifier():
-        return ""
-    first = source_line(noted.site.file, noted.site.line).split(" ")[0].split("(")[0]
-    return first if first in {"if", "elif", "while", "assert"} else ""
+# a library that asks for the value -> the entry that says what to do about it
+_ASKED_BY = {
+    "torch/amp/grad_scaler.py": "grad_scaler",
+    "torch/distributions/": "distribution",
+    "torch/nn/utils/clip_grad.py": "clip_grad",
+}
+_READS = frozenset({"bool", "float", "int", "item", "number"})
+_LARGEST = re.compile(r"\bint\([^()]*(\.|\b)a?max\(")
+_ANY_OR_ALL = re.compile(r"\b(any|all)\(")
+
+
+def _entry_of(noted: NotedWait) -> str:
+    """Return the entry of the catalogue, by what was called and who asked for the value."""
+    if noted.inside is not None and noted.entry in _READS:
+        file = noted.inside.file.replace("\\", "/")
+        for part, entry in _ASKED_BY.items():
+            if part in file:
+                asks = entry == "grad_scaler" and noted.inside.code.co_name == "get_scale"
+                return "get_scale" if asks else entry
+    text = source_line(noted.site.file, noted.site.line)
+    if noted.entry in {"int", "item"} and _LARGEST.search(text) and "shape" not in text:
+        return "largest"
+    if noted.entry == "number":
+        return "slice" if noted.api in {"__getitem__", "__setitem__"} else "number"
+    if noted.entry == "nonzero" and noted.api == "where":
+        return "where"
+    if noted.entry == "bool" and spelled(noted.site) in {"max", "min", "sorted"}:
+        return "builtin"
+    if noted.entry == "bool" and _ANY_OR_ALL.search(text):
+        return "any"
+    return noted.entry

@@ -73,7 +73,8 @@ def _message(syncs: Any) -> str:
     n = len(syncs)
     lines = [f"{n} line{'s' * (n > 1)} would make the host wait for the GPU:"]
     for sync in syncs:
-        lines.append(f"{sync.place}: {sync.code or sync.op}")
+        below = f" (called from {sync.below})" if sync.below else ""
+        lines.append(f"{sync.place}{below}: {sync.code or sync.op}")
         lines.append(f"    {sync.op}: {sync.why}")
         lines.append(f"    instead: {sync.instead}")
         lines += [f"        {line}" for line in sync.example.splitlines()]

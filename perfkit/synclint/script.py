@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -60,20 +59,16 @@ def run_script(
 
     first: list[Any] = []
     n_steps = 0
-    began_at = ""
-    stopped_at = "a line that is not known"
-    began = stopped = False
+    began = skipped = stopped = False
     instrument = Instrument("the sync lint of a script")
 
     def before_step(optimizer: Any, *_: object) -> None:
-        nonlocal n_steps, stopped, stopped_at
+        nonlocal n_steps, stopped
         first[:] = first or [optimizer]
         if optimizer is first[0]:
             n_steps += 1
             if n_steps > steps:
                 stopped = True
-                with instrument.guard("looking for the line that it stops at"):
-                    stopped_at = _line_now()
                 raise _Enough
 
     def after_step(*_: object) -> None:
@@ -81,16 +76,14 @@ def run_script(
         began = True  # a module may be called by its forward(), which no hook sees
 
     def before_module(module: Any, _: object) -> None:
-        nonlocal began, began_at
+        nonlocal began, skipped
         if began:
             return
         with instrument.guard("beginning with the first forward pass"):
             if next(module.parameters(), None) is not None:
-                began = True
-                began_at = "a line that is not known"
+                began = skipped = True
                 if SyncWatch._active is not None:
                     SyncWatch._active.start_anew()
-                began_at = _line_now()
 
     def run() -> None:
         try:
@@ -106,36 +99,24 @@ def run_script(
         stack.callback(register_optimizer_step_pre_hook(before_step).remove)
         stack.callback(register_optimizer_step_post_hook(after_step).remove)
         stack.callback(register_module_forward_pre_hook(before_module).remove)
-        result = lint(run)
+        result = lint(run, late=True)
     syncs = result if isinstance(result, SyncLines) else result.predicted
-    syncs.seen = _seen(began_at, stopped_at if stopped else "", n_steps - stopped)
+    start = (
+        "the first forward pass, without the set-up before it"
+        if skipped
+        else "the script's start, and so with its set-up"
+    )
+    n = n_steps - stopped
+    end = (
+        f"the end of optimizer step {n}; what comes after it, such as a validation or a "
+        "checkpoint, was not run"
+        if stopped
+        else f"the script's end, {plural(n, 'optimizer step')}"
+    )
+    syncs.seen = f"Seen: from {start}, to {end}."
     if instrument.failure is not None:
         failed = instrument.failure.sentence()
         syncs.warnings += (failed,)
         if not isinstance(result, SyncLines):
             return replace(result, warnings=(*result.warnings, failed))
     return result
-
-
-def _seen(began_at: str, stopped_at: str, n_steps: int) -> str:
-    """Say which part of the script was watched."""
-    start = "the script's start, and so with its set-up"
-    if began_at:
-        start = f"the first forward pass ({began_at}), without the set-up before it"
-    end = f"the script's end, {plural(n_steps, 'optimizer step')}"
-    if stopped_at:
-        end = (
-            f"the end of optimizer step {n_steps} (stopped at {stopped_at}); what comes after it, "
-            "such as a validation or a checkpoint, was not run"
-        )
-    return f"Seen: from {start}, to {end}."
-
-
-def _line_now() -> str:
-    """The line that is running, as a person names it."""
-    from perfkit.synclint.sites import place, site_of
-
-    site = site_of(sys._getframe(1))
-    if site is None:
-        return "no line of the script"
-    return place(*(site.below or (site.file, site.line)))

@@ -84,41 +84,7 @@ def site_of(frame: FrameType | None) -> Site | None:
     return None
 
 
-def module_around(frame: FrameType | None) -> str:
-    """The innermost module that runs, as ``encoder.layer.0 (BertLayer)``; empty outside of one."""
-    from torch import nn
-
-    modules: list[nn.Module] = []
-    while frame is not None:
-        # only of methods, whose first name it is: reading all locals of a frame has a price
-        if frame.f_code.co_varnames[:1] == ("self",):
-            owner = frame.f_locals.get("self")
-            if isinstance(owner, nn.Module):
-                modules.append(owner)
-        frame = frame.f_back
-    if not modules:
-        return ""
-    paths = {id(module): path for path, module in modules[-1].named_modules()}
-    name = type(modules[0]).__name__
-    path = paths.get(id(modules[0]), "")
-    return f"{path} ({name})" if path else name
-
-
-class Library(NamedTuple):
-    """A line of a library that runs below the user's.
-
-    Attributes:
-        file: its file.
-        line: counted from 1.
-        function: the function that the line is in.
-    """
-
-    file: str
-    line: int
-    function: str
-
-
-def library_between(frame: FrameType | None) -> Library | None:
+def library_between(frame: FrameType | None) -> Site | None:
     """The innermost line of library code between ``frame`` and the user's line.
 
     torch's own Python that only leads to an operator does not count.
@@ -126,7 +92,7 @@ def library_between(frame: FrameType | None) -> Library | None:
     while frame is not None and not is_user_code(frame.f_code.co_filename):
         code = frame.f_code
         if not _is_plumbing(code.co_filename):
-            return Library(code.co_filename, frame.f_lineno, code.co_name)
+            return Site(code, frame.f_lasti, frame.f_lineno)
         frame = frame.f_back
     return None
 

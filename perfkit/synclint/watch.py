@@ -13,7 +13,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,20 +27,17 @@ from perfkit.base import torch_compat
 from perfkit.base.arguments import check_instance
 from perfkit.base.device import accelerators, here
 from perfkit.base.errors import UsageError
-from perfkit.base.exception_chain import exception_chain
 from perfkit.base.ignored_warnings import ignore_warnings
 from perfkit.base.instrument import Instrument
 from perfkit.base.stand_in import stand_in
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.memory.crossings import is_positions
-from perfkit.synclint.connections import Connections
+from perfkit.synclint.connections import Connections, Spot
 from perfkit.synclint.rules import API_READS, rule_of
 from perfkit.synclint.sites import (
-    Library,
     Site,
     is_literal_cpu,
     library_between,
-    module_around,
     run_by_autograd,
     site_of,
 )
@@ -86,24 +83,16 @@ class NotedWait(NamedTuple):
         entry: the rule of the catalogue.
         api: name of the Python-level torch function that was running; empty in autograd.
         inside: the line of the library that asked for the value; None if the user did.
-        called_at: the line that started the backward pass, if it happens when autograd comes back
-            to this line (or in ``.backward()`` itself); else None.
-        module: the module that was running, where the line is a library's.
+        backward: whether it happens when autograd comes back to this line, or in ``.backward()``.
         of_sample: whether a data set did it, as it made a sample.
     """
 
     site: Site
     entry: str
     api: str
-    inside: Library | None
-    called_at: Site | None
-    module: str = ""
-    of_sample: bool = False
-
-    @property
-    def backward(self) -> bool:
-        """True in the backward pass."""
-        return self.called_at is not None
+    inside: Site | None
+    backward: bool
+    of_sample: bool
 
 
 class _Candidate(NamedTuple):
@@ -111,13 +100,13 @@ class _Candidate(NamedTuple):
 
     Attributes:
         noted: where and why.
-        numbers: the tensors that must be on the device.
-        absent: the tensors that must not be, because they are copied to it.
+        spots: of the tensors that must be on the device.
+        absent: of those that must not be, because they are copied to it.
     """
 
     noted: NotedWait
-    numbers: tuple[int, ...]
-    absent: tuple[int, ...]
+    spots: tuple[Spot, ...]
+    absent: tuple[Spot, ...]
 
 
 class SyncWatch:
@@ -150,7 +139,7 @@ class SyncWatch:
         self._candidates: list[_Candidate] = []
         self._seen_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         # devices that were read off a tensor, by identity: `device=x.device` says "where x is"
-        self._devices: dict[int, tuple[Any, int]] = {}
+        self._devices: dict[int, tuple[Any, Spot | None]] = {}
         self._first_nodes: list[int] = []
         self._forward_lines: list[tuple[int, Site]] = []
         self._node = torch_compat.autograd_node_reader()
@@ -166,7 +155,6 @@ class SyncWatch:
         self.saw_gpu = False
         self._is_on_gpu = here().holds  # asked for every tensor of every operator
         self._api = ""
-        self.also_forget: list[Callable[[], None]] = []
         self._stack = ExitStack()
         self._ops: _OpMode | None = None
 
@@ -182,15 +170,13 @@ class SyncWatch:
                             "no_syncs and %synclint cannot be nested; leave the outer one first"
                         )
                     SyncWatch._active = self
-                try:
+                with self.instrument.guard("starting"):  # the step runs unwatched
                     self._start()
-                except Exception as error:  # ours: the step runs unwatched
-                    self.instrument.fail(error, "starting")
+                if not self.instrument.is_on:
                     self._release()
         except BaseException:
             if SyncWatch._active is self:  # Ctrl-C meanwhile
                 self._stack.close()
-                self._release()
             raise
         return self
 
@@ -235,10 +221,6 @@ class SyncWatch:
         trace: TracebackType | None,
     ) -> None:
         surely(self._end)
-        with self.instrument.guard("taking our frames out of a traceback"):
-            if error is not None:
-                for each in exception_chain(error):
-                    _leave_out_our_frames(each.__traceback__)
 
     def _end(self) -> None:
         with self.instrument.guard("ending"):
@@ -326,28 +308,22 @@ class SyncWatch:
             self._put_on_device(tensor)
 
     def _put_on_device(self, tensor: Any) -> None:
-        number = self._number(tensor)
-        if number is not None:
-            self._links.put_on_device(number)
+        if (spot := self._spot(tensor)) is not None:
+            spot.put_on_device()
 
     def _put_on_host(self, tensor: Any) -> None:
-        number = self._number(tensor)
-        if number is not None:
-            self._links.put_on_host(number)
+        if (spot := self._spot(tensor)) is not None:
+            spot.put_on_host()
 
-    def _number(self, tensor: Any) -> int | None:
-        number = self._links.node(tensor)
-        if number is not None and self._is_on_gpu(tensor):
+    def _spot(self, tensor: Any) -> Spot | None:
+        spot = self._links.spot(tensor)
+        if spot is not None and self._is_on_gpu(tensor):
             self.saw_gpu = True
-            self._links.place(number)
-        return number
+            spot.place()
+        return spot
 
-    def _numbers(self, result: Any) -> list[int]:
-        return [n for t in _tensors((result,)) if (n := self._number(t)) is not None]
-
-    def _crossing(self, device: _Tensor, host: _Tensor) -> bool:
-        """Tell whether one is on a GPU and the other on the host, for a fact."""
-        return self._is_on_gpu(device) and host.device.type == "cpu"
+    def _spots(self, tensors: Iterable[Any]) -> list[Spot]:
+        return [spot for tensor in tensors if (spot := self._spot(tensor)) is not None]
 
     def _before_module(self, module: torch.nn.Module, inputs: Any) -> None:
         is_other = self._members is not None and module not in self._members
@@ -382,40 +358,32 @@ class SyncWatch:
             absent: the tensors that must not be: they are copied there.
             api: what was called, where the function mode does not see it.
         """
-        numbers = []
-        for tensor in needs:
-            number = self._number(tensor)
-            if number is None or self._links.is_on_host(number):
-                return
-            if self._fetching and not self._links.is_placed(number):
-                return
-            numbers.append(number)
-        sources = [n for tensor in absent if (n := self._number(tensor)) is not None]
-        site, called_at = self.line_of(frame)
+        spots = self._spots(needs)
+        if len(spots) < len(needs) or any(spot.on_host for spot in spots):
+            return
+        if self._fetching and not all(spot.is_placed for spot in spots):
+            return
+        site, backward = self.line_of(frame)
         if site is None:
             return
-        module = module_around(frame) if site.below is not None else ""
-        inside = None if called_at is not None else library_between(frame)
-        if inside is not None and inside[:2] == (site.file, site.line):
+        inside = None if backward else library_between(frame)
+        if inside is not None and (inside.file, inside.line) == (site.file, site.line):
             inside = None
-        api = "" if called_at is not None else self._api if api is None else api
-        of_sample = self._fetching > 0
-        noted = NotedWait(site, entry, api, inside, called_at, module, of_sample)
+        api = "" if backward else self._api if api is None else api
+        noted = NotedWait(site, entry, api, inside, backward, of_sample=self._fetching > 0)
         if len(self._candidates) < _MOST_HITS:
-            self._candidates.append(_Candidate(noted, tuple(numbers), tuple(sources)))
+            self._candidates.append(_Candidate(noted, tuple(spots), tuple(self._spots(absent))))
 
-    def line_of(self, frame: FrameType | None) -> tuple[Site | None, Site | None]:
-        """The user's line that is running and, in the backward pass, the one that started it.
+    def line_of(self, frame: FrameType | None) -> tuple[Site | None, bool]:
+        """The user's line that is running, and whether autograd has come back to it.
 
         What autograd does by itself belongs to the line of the forward pass that it comes from.
         """
         site = site_of(frame)
         # on CUDA the engine works in a thread of its own, which has no user code on its stack
         if self._backward and (site is None or run_by_autograd(frame)):
-            forward = self._forward_line()
-            started = self._backward_line or forward or site
-            return forward or started, started
-        return site, None
+            return self._forward_line() or self._backward_line or site, True
+        return site, False
 
     def _forward_line(self) -> Site | None:
         """The line of the forward pass that made the autograd node which is running now."""
@@ -443,7 +411,7 @@ class SyncWatch:
         """Run it as an operator of the line above ``frame``, for the trace."""
         if self.tracer is None or self._paused or (args and self.passes_over("", args, kwargs)):
             return func(*args, **kwargs)
-        with self.tracer.around(*self.line_of(frame)):
+        with self.tracer.around(self.line_of(frame)[0]):
             return func(*args, **kwargs)
 
     def traced_once(
@@ -462,11 +430,10 @@ class SyncWatch:
         return [*Counter(one.noted for one in self._candidates if self._waits(one)).items()]
 
     def _waits(self, one: _Candidate) -> bool:
-        links = self._links
         return (
-            links.all_on_device(one.numbers)
-            and not any(links.is_on_device(number) for number in one.absent)
-            and not (one.noted.entry == "index_tensor" and links.is_plain_on_device)
+            all(spot.on_device for spot in one.spots)
+            and not any(spot.on_device for spot in one.absent)
+            and not (one.noted.entry == "index_tensor" and self._links.is_plain_on_device)
         )
 
     @property
@@ -477,8 +444,8 @@ class SyncWatch:
     def start_anew(self) -> None:
         """Forget what was noted so far, but not what is on the device."""
         self._candidates.clear()
-        for forget in self.also_forget:
-            forget()
+        if self.tracer is not None:
+            self.tracer.forget()
 
     # --- operators ----------------------------------------------------------------------
 
@@ -502,8 +469,8 @@ class SyncWatch:
             if hit is not None:
                 self.hit(hit.entry, hit.needs, sys._getframe())
         if self._fetching:  # what comes of a tensor that was put on the device is there, too
-            for number in self._numbers(result):
-                self._links.place(number)
+            for spot in self._spots(_tensors((result,))):
+                spot.place()
         else:
             self._relate(name, args, kwargs, result)
         if self._backward and args:
@@ -537,17 +504,15 @@ class SyncWatch:
             operands = [args[0], args[1]] if args[1].dim() else [args[0]]
         else:
             operands = [*_tensors(args), *_tensors(kwargs.values())] if kwargs else _tensors(args)
-        links, watch_gradients = self._links, self._members is None
-        large: list[int] = []
-        small: list[int] = []
+        large: list[Spot] = []
+        small: list[Spot] = []
         for tensor in operands:
-            number = self._number(tensor)
-            if number is None:
+            if (spot := self._spot(tensor)) is None:
                 continue
-            if watch_gradients and tensor.requires_grad and not links.is_on_device(number):
-                links.put_on_device(number)
-            (large if tensor.dim() else small).append(number)
-        results = self._numbers(result)
+            if self._members is None and tensor.requires_grad:
+                spot.put_on_device()
+            (large if tensor.dim() else small).append(spot)
+        results = self._spots(_tensors((result,)))
         if large:
             together = [*large, *results]
             if name in _UNITE_ALL:
@@ -556,27 +521,25 @@ class SyncWatch:
             together = [*small, *results]
         else:
             for operand in small:
-                for number in results:
-                    links.feed(operand, number)
+                for spot in results:
+                    self._links.feed(operand, spot)
             return
-        first = together[0] if together else -1
-        for number in together[1:]:
-            if number != first:
-                links.join(first, number)
+        for spot in together[1:]:
+            together[0].join(spot)
 
     def _copies(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Note a ``copy_`` between the host and the device, and tell whether it is one."""
         target, source = args[:2]
-        at, source_at = self._number(target), self._number(source)
-        is_on_host = self._links.is_on_host
+        at, source_at = self._spot(target), self._spot(source)
+        to_device, from_device = self._is_on_gpu(target), self._is_on_gpu(source)
         absent = []
-        if self._crossing(source, target) or (
-            at is not None and source_at is not None and is_on_host(at)
+        if (from_device and target.device.type == "cpu") or (
+            at is not None and source_at is not None and at.on_host
         ):
             entry, needed = "copy_to_host", source
-        elif self._crossing(target, source):
+        elif to_device and source.device.type == "cpu":
             entry, needed = "copy_to_device", target
-        elif source_at is not None and is_on_host(source_at) and source.dim():
+        elif source_at is not None and source_at.on_host and source.dim():
             entry, needed, absent = "copy_to_device", target, [source]
         else:
             return False
@@ -587,8 +550,8 @@ class SyncWatch:
     def _look_at_positions(self, args: Sequence[Any]) -> None:
         """Positions that a factory has made on the host are copied to where they are used."""
         for index in args[1]:
-            number = None if index is None or index.dtype is torch.bool else self._number(index)
-            if number is not None and self._links.was_made_plain(number):
+            spot = None if index is None or index.dtype is torch.bool else self._spot(index)
+            if spot is not None and spot.made_plain:
                 self.hit("index_tensor", args[:1], sys._getframe(), [index])
 
     # --- Python-level calls -------------------------------------------------------------
@@ -612,29 +575,30 @@ class SyncWatch:
             if name in _FROM_DATA and device != "meta":
                 self.hit("tensor_to_device", [result], frame)
         elif name in _FACTORIES and not torch_compat.within_a_device():
-            number = self._number(result)
-            if number is not None and not self._is_on_gpu(result):
-                self._links.mark_made_plain(number)
+            spot = self._spot(result)
+            if spot is not None and not self._is_on_gpu(result):
+                spot.mark_made_plain()
         return result
 
     def _made_on(self, result: _Tensor, device: Any, frame: FrameType) -> None:
         """A tensor was made with ``device=``: it is where that says."""
-        like = self._devices.get(id(device))
-        number = self._number(result)
-        if number is None:
+        spot = self._spot(result)
+        if spot is None:
             return
-        if like is not None:
-            self._where(like[1], number)
-        elif is_literal_cpu(frame, device):
-            self._links.put_on_host(number)
+        if is_literal_cpu(frame, device):
+            spot.put_on_host()
         else:
-            self._links.place(number)
+            self._told(spot, device)
 
-    def _where(self, other: int, number: int) -> None:
-        """It was put where another is."""
-        self._links.join(other, number)
-        if self._links.is_placed(other):
-            self._links.place(number)
+    def _told(self, spot: Spot, device: Any) -> None:
+        """A call put it there: where another tensor is, if the device was read off that."""
+        _, like = self._devices.get(id(device), (None, None))
+        if like is None:
+            spot.place()
+            return
+        like.join(spot)
+        if like.is_placed:
+            spot.place()
 
     def _read(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         name = func.__name__
@@ -685,12 +649,12 @@ class SyncWatch:
     def _ctc(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         # it moves the lengths to where it needs them, which on a CPU is unknown from a meeting
         before = self._sequence()
-        result = self._move(func, args, kwargs)
+        result = self.move(func, args, kwargs)
         self.remember_line(before, self._sequence(), frame)
         values = (*args, *kwargs.values())
-        number, scores = self._number(result), self._number(values[0])
-        if number is not None and scores is not None:
-            self._links.join(scores, number)
+        spot, scores = self._spot(result), self._spot(values[0])
+        if spot is not None and scores is not None:
+            scores.join(spot)
         if isinstance(values[0], _Tensor):
             self.hit("ctc", [values[0]], frame)
         return result
@@ -698,7 +662,7 @@ class SyncWatch:
     def _to(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
         if isinstance(target, _Tensor):
-            self._devices[id(target)] = (target, self._number(target) or 0)
+            self._devices[id(target)] = target, self._spot(target)
         elif not isinstance(target, str | int | torch.device):  # a dtype, or nothing
             return self.plain_call(func, "to", args, kwargs, frame)
         if is_literal_cpu(frame, target):
@@ -723,42 +687,37 @@ class SyncWatch:
 
     def _to_host(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         source = args[0]
-        result = self._move(func, args, kwargs)
-        number = self._number(source)
-        if frame.f_code.co_filename == _MODULE_FILE or number is None:  # model.cpu()
-            return result
-        if self._links.is_on_host(number):
+        result = self.move(func, args, kwargs)
+        spot = self._spot(source)
+        # model.cpu()
+        if frame.f_code.co_filename == _MODULE_FILE or spot is None or spot.on_host:
             return result
         if not (kwargs.get("non_blocking") or (len(args) > 3 and args[3])):
             self.hit("cpu", [source], frame)
         # the copy that a GPU would make: from here on the two lead separate lives
         if result is source:
-            result = self._move(source.clone, (), {})
+            result = self.move(source.clone, (), {})
         self._put_on_host(result)
         return result
 
     def _to_device(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         source = args[0]
-        result = self._move(func, args, kwargs)
-        number = self._number(source)
-        if number is None:
+        result = self.move(func, args, kwargs)
+        spot = self._spot(source)
+        if spot is None:
             return result
         stays = (
             result is not source
             or frame.f_code.co_filename == _MODULE_FILE  # model.to(device): one and the same
             or _is_of_a_model(source)
-            or self._links.is_on_device(number)
+            or spot.on_device
         )
         if not stays:
             # what the data code has done with it before was done on the host
-            result = self._move(source.clone, (), {})
+            result = self.move(source.clone, (), {})
         target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
-        like = self._devices.get(id(target))
-        moved = self._number(result)
-        if moved is not None and like is not None:
-            self._where(like[1], moved)
-        elif moved is not None:
-            self._links.place(moved)
+        if (moved := self._spot(result)) is not None:
+            self._told(moved, target)
         later = kwargs.get("non_blocking") or any(a is True for a in args[2:])
         caller = frame.f_code.co_filename
         decides = caller == _MODULE_FILE or caller.replace("\\", "/").endswith(_DECIDES_BY_DEVICE)
@@ -767,7 +726,8 @@ class SyncWatch:
             self.hit("copy_to_device", [result], frame, [source], api=func.__name__)
         return result
 
-    def _move(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def move(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Call it without a look at what its Python code calls."""
         self._moving += 1
         try:
             return func(*args, **kwargs)
@@ -777,9 +737,7 @@ class SyncWatch:
     def _attribute(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
         result = func(*args, **kwargs)
         if isinstance(result, torch.device) and args and isinstance(args[0], _Tensor):
-            number = self._number(args[0])
-            if number is not None:
-                self._devices[id(result)] = (result, number)
+            self._devices[id(result)] = result, self._spot(args[0])
         return result
 
     def _storage(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
@@ -860,26 +818,6 @@ def _sets_by_copy(target: Any, index: Any, value: Any) -> bool:
     return n_numbers == target.dim() == len(parts)
 
 
-_OPERATORS_FILE = torch_compat.operators_file()
-
-
-def _leave_out_our_frames(trace: TracebackType | None) -> None:
-    """The user's calls went through our modes: a traceback ends where it would without them.
-
-    A dispatch mode calls the operator through ``torch/_ops.py``.
-    """
-    while trace is not None:
-        below, ours = trace.tb_next, False
-        while below is not None:
-            file = below.tb_frame.f_code.co_filename
-            if file != __file__ and not (ours and file == _OPERATORS_FILE):
-                break
-            below, ours = below.tb_next, True
-        if ours:
-            trace.tb_next = below
-        trace = below
-
-
 class _Once:
     """A function of the user's on its way through our code: what became of it is remembered."""
 
@@ -902,18 +840,6 @@ class _Once:
         return self.result
 
 
-def _is_on_its_way_to_the_kernel(frame: FrameType) -> bool:
-    """Tell whether our dispatch mode has made this call of an operator.
-
-    torch shows it to the function mode where no Python function around it is one that modes
-    see: ``torch.LongTensor(3)`` asks for memory on ``device=cpu`` there, the user for no device.
-    """
-    if frame.f_code.co_filename != _OPERATORS_FILE:
-        return False
-    caller = frame.f_back
-    return caller is not None and caller.f_code.co_filename == __file__
-
-
 class _ApiMode(TorchFunctionMode):
     """Sees the calls of torch's Python functions and tensor methods."""
 
@@ -929,8 +855,6 @@ class _ApiMode(TorchFunctionMode):
         frame = sys._getframe(1)
         once = _Once(func)
         try:  # no function between: each frame counts against the limit of recursion
-            if _is_on_its_way_to_the_kernel(frame):
-                return once(*args, **kwargs)
             name = getattr(func, "__name__", "")
             if watch._fetching and watch.passes_over(name, args, kwargs):
                 return once(*args, **kwargs)
@@ -957,11 +881,13 @@ class _OpMode(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
         kwargs = kwargs or {}
         watch = self._watch
         if watch.tracer is None:
-            result = func(*args, **kwargs)
+            # torch may show the function mode what is on its way to the kernel: there
+            # `torch.LongTensor(3)` asks for memory on `device=cpu`, the user for no device
+            result = watch.move(func, args, kwargs)
         else:
             once = _Once(func)
             try:
-                result = watch.traced(once, sys._getframe(), *args, **kwargs)
+                result = watch.move(watch.traced, (once, sys._getframe(), *args), kwargs)
             except Exception as error:
                 result = watch.go_on(once, error, args, kwargs)
         if watch._paused or watch._moving:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import warnings
 
 import pytest
 import torch
@@ -108,20 +107,6 @@ def test_a_step_is_captured_and_replayed() -> None:
     x.fill_(5)
     graphed.replay()
     assert out.tolist() == [11.0] * 3
-
-
-def test_its_debug_mode_reports_a_wait() -> None:
-    x = torch.ones(3, device="cuda")
-    before = CUDA.sync_debug()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")  # torch says once that the mode is a prototype
-        CUDA.set_sync_debug("warn")
-        try:
-            x.sum().item()
-        finally:
-            CUDA.set_sync_debug(before)
-    assert any(CUDA.sync_message in str(w.message) for w in caught)
-    assert CUDA.sync_debug() == before
 
 
 def test_tf32_is_as_torch_says() -> None:

@@ -77,12 +77,12 @@ def test_ctrl_c_as_a_counted_tensor_is_freed_reaches_the_loop() -> None:
 def test_ctrl_c_as_a_storage_of_the_sync_lint_dies_reaches_the_loop() -> None:
     connections = Connections()
     tensors = [torch.rand(10)]
-    number = connections.node(tensors[0])
+    spot = connections.spot(tensors[0])
     with pytest.raises(KeyboardInterrupt):
         _press_and(tensors.clear)
     for _ in range(10):  # perhaps at the same address
         tensors = [torch.rand(10)]
-        assert connections.node(tensors[0]) != number
+        assert connections.spot(tensors[0]) is not spot
 
 
 @pytest.fixture

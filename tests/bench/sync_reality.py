@@ -4,7 +4,7 @@
 
 Needs a CUDA device, and says so where there is none. Each rule of the sync lint has code that
 should wait and code that should not; each program has its lines marked. All run on the device
-under the lint, which reads a trace of the same run and torch's own reports. What is printed and
+under the lint, which reads a trace of the same run. What is printed and
 written is where prediction and reality differ, and how long the waits took.
 """
 
@@ -86,7 +86,6 @@ def outcome(make: Callable[[], Callable[[], object]]) -> dict[str, Any]:
         "only_seen": _lines(check.only_happened),
         "elsewhere": len(check.elsewhere),
         "waited_ms": check.waited_ms,
-        "traced": check.traced,
         "warnings": list(check.warnings),
     }
 

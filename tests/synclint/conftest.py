@@ -1,19 +1,17 @@
-"""A played GPU: torch's warnings, and CUDA runtime calls inserted into the trace."""
+"""A played GPU: CUDA runtime calls inserted into the trace."""
 
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from perfkit.synclint import tracer
 from perfkit.synclint.watch import SyncWatch
+from perfkit.trace.record import record
 
 
 @pytest.fixture(autouse=True)
@@ -23,19 +21,6 @@ def _distributions_check_what_they_are_given() -> Iterator[None]:
     torch.distributions.Distribution.set_default_validate_args(True)
     yield
     torch.distributions.Distribution.set_default_validate_args(before)
-
-
-WARNING = "called a synchronizing CUDA operation (Triggered internally at CUDAFunctions.cpp:147.)"
-
-
-# torch's warnings come from torch's frames, so this function is compiled as one of them
-WAIT = """
-def wait(gpu):
-    if gpu.modes[-1] == "warn":
-        warnings.warn(message, stacklevel=1)
-"""
-_names: dict[str, Any] = {"warnings": warnings, "message": WARNING}
-exec(compile(WAIT, str(Path(torch.__file__).with_name("_fake_gpu.py")), "exec"), _names)
 
 
 def _encloses(outer: dict[str, Any], inner: dict[str, Any]) -> bool:
@@ -48,17 +33,14 @@ def _encloses(outer: dict[str, Any], inner: dict[str, Any]) -> bool:
 
 
 class FakeGpu:
-    """Plays `torch.cuda`'s debug mode, whose waits are warnings, as torch raises them.
+    """Puts calls of the CUDA runtime into a trace.
 
     Attributes:
         traces: operators under which the trace shows a wait, with its copy (``""`` for none).
             Where it is empty the profiler sees no runtime calls, as without CUPTI.
     """
 
-    wait = _names["wait"]
-
     def __init__(self) -> None:
-        self.modes: list[object] = [0]
         self.traces: dict[str, str] = {}
 
     def trace(self, raw: bytes) -> bytes:
@@ -85,13 +67,11 @@ class FakeGpu:
 
 
 @pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
     if torch.cuda.is_available():
         pytest.skip("plays a GPU; here the profiler would see another one, too")
     fake = FakeGpu()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: fake.modes[-1])
-    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", fake.modes.append)
     # the tensors stay on the CPU: pretend that one is on the GPU
     monkeypatch.setattr(SyncWatch, "saw_gpu", True, raising=False)
     init = SyncWatch.__init__
@@ -101,7 +81,6 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
         self.saw_gpu = True
 
     monkeypatch.setattr(SyncWatch, "__init__", started)
-    raw_trace = tracer.raw_trace
-    monkeypatch.setattr(tracer, "raw_trace", lambda profile: fake.trace(raw_trace(profile)))
-    yield fake
-    assert fake.modes[-1] == 0
+    raw_trace = record.raw_trace
+    monkeypatch.setattr(record, "raw_trace", lambda profile: fake.trace(raw_trace(profile)))
+    return fake

@@ -7,8 +7,8 @@ from catalogue_code import ALIKE, WAITS
 from snippets import compiled, namespace
 
 from perfkit.synclint.catalogue import CATALOGUE
-from perfkit.synclint.entry import entry_of
 from perfkit.synclint.find import SyncLines, find_syncs, syncs_of
+from perfkit.synclint.find import _entry_of as entry_of
 from perfkit.synclint.watch import SyncWatch
 
 # 0.01 s each alone, 0.3 s after the tests of other rooms; why is not known

@@ -51,7 +51,7 @@ def _fetched_step(
 @pytest.mark.parametrize(
     ("fetch", "op"),
     [
-        (lambda x: x.to(_DEVICE), "Tensor.to"),
+        (lambda x: x.to(_DEVICE), "a copy to the device"),
         (lambda x: torch.tensor([1.0, 2.0, 3.0], device=_DEVICE), "torch.tensor(…)"),
         (lambda x: (x.to(_DEVICE, non_blocking=True) * 2).sum().item() + x, "Tensor.item"),
         (lambda x: torch.randn(3, device=_DEVICE).abs().cpu() + x, "Tensor.cpu"),

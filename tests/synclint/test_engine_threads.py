@@ -54,7 +54,6 @@ def test_the_trace_knows_the_line_of_such_a_wait(gpu: Any) -> None:
         _Deep.apply(layer(torch.randn(8, 4)), _DEEP).sum().backward()  # type: ignore[no-untyped-call]
 
     check = check_syncs(step)
-    assert check.traced
     (found,) = check.agreed
     assert "x[x > 0]" in found.code
     assert found.count == 2  # in the engine's thread, where both passes run

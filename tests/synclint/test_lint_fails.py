@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from perfkit.synclint import reality
 from perfkit.synclint import watch as watch_module
 from perfkit.synclint.find import find_syncs
 from perfkit.synclint.watch import SyncWatch
@@ -48,7 +46,7 @@ class Training:
     [
         "_before_module",
         "_made_on",
-        "_number",
+        "_spot",
         "_relate",
         "hit",
         "line_of",
@@ -101,12 +99,3 @@ def test_what_the_user_raises_is_no_fault_of_ours() -> None:
     net = nn.Linear(3, 2)
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         find_syncs(lambda: net(torch.ones(4, 5)))
-
-
-def test_a_report_of_torch_that_cannot_be_placed_is_dropped(
-    gpu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reality, "site_of", _breaks)
-    with warnings.catch_warnings(), reality.reported_waits() as found:
-        gpu.wait()
-    assert not found

@@ -1,11 +1,9 @@
-"""Prediction against torch's reports on a GPU, with a GPU played by warnings."""
+"""Prediction against what a trace shows, on a played GPU and on a real one."""
 
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,33 +11,31 @@ import torch
 from torch import nn
 
 from perfkit.base.errors import MissingError
-from perfkit.synclint import reality
+from perfkit.base.words import fmt_ms
 from perfkit.synclint.find import SyncLines
 from perfkit.synclint.reality import SyncCheck, check_syncs, lint
 
 
 def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
+    gpu.traces = {"aten::_local_scalar_dense": "Memcpy DtoH (Device -> Pageable)", "aten::ones": ""}
     net = nn.Linear(3, 2)
 
     def step() -> None:
         y = net(torch.randn(4, 3))
-        y.sum().item(), gpu.wait()
+        y.sum().item()
         y.tolist()
-        torch.ones(1, device=y.device), gpu.wait()
+        torch.ones(1, device=y.device)
         torch.cuda.empty_cache()
 
     check = check_syncs(step)
     assert isinstance(check, SyncCheck)
-    assert [s.code for s in check.agreed] == [
-        "y.sum().item(), gpu.wait()",
-        "torch.cuda.empty_cache()",
-    ]
+    assert [s.code for s in check.agreed] == ["y.sum().item()", "torch.cuda.empty_cache()"]
     assert [s.code for s in check.only_predicted] == ["y.tolist()"]
-    assert [s.code for s in check.only_happened] == ["torch.ones(1, device=y.device), gpu.wait()"]
+    assert [s.code for s in check.only_happened] == ["torch.ones(1, device=y.device)"]
     assert "pinned memory" in check.only_happened[0].why
     assert check.sentence == (
-        "The host waited on 3 lines: 2 as predicted, 1 not predicted; "
-        "1 predicted that did not happen."
+        f"The host waited on 3 lines ({fmt_ms(check.waited_ms)} in all, while watched): "
+        "2 as predicted, 1 not predicted, 1 predicted that did not happen."
     )
     assert check.provenance.kind == "measured here"
     data = json.loads(json.dumps(check.to_dict()))
@@ -48,57 +44,29 @@ def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
     assert "pk-report" in check._repr_html_()
 
 
-def test_where_torch_reports_no_waits_nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    silent = SimpleNamespace(has_sync_debug=False)  # one that has only this
-    monkeypatch.setattr(reality, "here", lambda: silent)
-    before = list(warnings.filters)
-    with reality.reported_waits() as reported:
-        assert list(warnings.filters) == before
-    assert not reported
-
-
-def test_full_agreement_is_said(gpu: Any) -> None:
-    net = nn.Linear(3, 2)
-
-    def step() -> None:
-        net(torch.randn(4, 3)).sum().item(), gpu.wait()
-
-    assert check_syncs(step).sentence == "The host waited on 1 line, all of them as predicted."
-
-
 def test_the_sentence_has_no_part_that_counts_nothing(gpu: Any) -> None:
+    gpu.traces = {"aten::_local_scalar_dense": "", "aten::cumsum": ""}
     net = nn.Linear(3, 2)
-
-    def unforeseen() -> None:
-        y = net(torch.randn(4, 3))
-        y.sum().item(), gpu.wait()
-        torch.ones(1, device=y.device), gpu.wait()
-
-    assert check_syncs(unforeseen).sentence == (
-        "The host waited on 2 lines: 1 as predicted, 1 not predicted."
-    )
+    said = check_syncs(lambda: net(torch.randn(4, 3)).sum().item()).sentence
+    assert said.startswith("The host waited on 1 line (")
+    assert said.endswith("in all, while watched): 1 as predicted.")
 
     def only_predicted() -> None:
-        net(torch.randn(4, 3)).sum().item()
+        net(torch.randn(4, 3)).cumsum(0)
+        torch.ones(4).equal(net(torch.randn(4, 3)).detach()[:, 0])
 
-    assert check_syncs(only_predicted).sentence == (
-        "The host waited on no line: 1 predicted that did not happen."
-    )
-    assert check_syncs(lambda: None).sentence == "The host waited on no line, as predicted."
-
-
-def test_the_debug_mode_is_put_back_whatever_happens(gpu: Any) -> None:
-    def step() -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        lint(step)
-    assert gpu.modes == [0, "warn", 0]
+    assert "1 predicted that did not happen." in check_syncs(only_predicted).sentence
+    assert "predicted that" not in check_syncs(lambda: torch.ones(3).cumsum(0)).sentence
 
 
-def test_other_warnings_take_their_way(gpu: Any) -> None:
-    with pytest.warns(UserWarning, match="mine"):
-        lint(lambda: warnings.warn("mine", stacklevel=1))
+def test_without_a_trace_it_only_predicts_and_says_why(gpu: Any) -> None:
+    net = nn.Linear(3, 2)
+    found = lint(lambda: net(torch.randn(4, 3)).sum().item())
+    assert isinstance(found, SyncLines)
+    assert len(found) == 1
+    assert "no calls of the CUDA runtime" in found.warnings[-1]
+    with pytest.raises(MissingError, match="no calls of the CUDA runtime"):
+        check_syncs(lambda: net(torch.randn(4, 3)).sum().item())
 
 
 def test_without_a_gpu_it_says_what_to_use_instead() -> None:
@@ -148,7 +116,7 @@ def test_a_step_that_uses_no_tensor_on_the_gpu_has_nothing_to_compare() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     x = torch.randn(4)
-    with pytest.raises(MissingError, match="move the model and the batch there first"):
+    with pytest.raises(MissingError, match="used no tensor on the GPU"):
         check_syncs(lambda: x.sum().item())
 
 
@@ -185,7 +153,7 @@ def test_on_a_real_gpu() -> None:
         y.sum().item()
         y.detach().cpu()
 
-    check = reality.check_syncs(step)
+    check = check_syncs(step)
     assert len(check.agreed) == 3
     assert not check.only_predicted
     assert not check.only_happened

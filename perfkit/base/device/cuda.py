@@ -40,9 +40,6 @@ class Cuda(Device):
     free_call = "cudaFree"
     has_graphs = True
     has_tf32 = True
-    has_sync_debug = True
-    # c10/cuda/CUDAFunctions.cpp, warn_or_error_on_sync (since torch 1.9)
-    sync_message = "called a synchronizing CUDA operation"
     keeps_history = True
     # torch says "GPU 1 has a total capacity of …", and with cudaMallocAsync "Allocation on device
     # 1 would exceed allowed memory"
@@ -160,16 +157,6 @@ class Cuda(Device):
 
     def graphed_step(self) -> GraphedStep:
         return _CudaGraph()
-
-    def sync_debug(self) -> int | str:
-        import torch
-
-        return torch.cuda.get_sync_debug_mode()
-
-    def set_sync_debug(self, mode: int | str) -> None:
-        import torch
-
-        torch.cuda.set_sync_debug_mode(mode)
 
     def waiting_functions(self) -> tuple[Any, tuple[str, ...]] | None:
         import torch

@@ -68,8 +68,6 @@ class Device:
         has_graphs: whether a step can be captured and replayed (:meth:`graphed_step`).
         has_tf32: whether float32 products and convolutions can be told to use TF32.
         has_float64: whether it computes in float64.
-        has_sync_debug: whether torch can report waits (:meth:`set_sync_debug`).
-        sync_message: what such a report says.
         keeps_history: whether the allocator can record its history.
         out_of_memory: regular expression of what the message of an out-of-memory error names if it
             is the device's.
@@ -85,8 +83,6 @@ class Device:
     has_graphs: bool = False
     has_tf32: bool = False
     has_float64: bool = True
-    has_sync_debug: bool = False
-    sync_message: str = ""
     keeps_history: bool = False
     out_of_memory: str = ""
     out_of_memory_index: str = ""
@@ -202,13 +198,6 @@ class Device:
     def graphed_step(self) -> GraphedStep:
         """Where ``has_graphs``: an empty graph to capture a step into."""
         raise NotImplementedError(f"{self.label} has no graphs")
-
-    def sync_debug(self) -> int | str:
-        """Where ``has_sync_debug``: the current mode."""
-        return 0
-
-    def set_sync_debug(self, mode: int | str) -> None:
-        """Where ``has_sync_debug``: ``"warn"`` reports each wait as a Python warning."""
 
     def waiting_functions(self) -> tuple[Any, tuple[str, ...]] | None:
         """The module with the functions that wait for the device, and their names.

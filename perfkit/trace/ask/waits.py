@@ -23,7 +23,6 @@ class Wait:
 
     Attributes:
         label: the innermost of the caller's labels around it; empty where there was none.
-        before: of a wait without a label: the last one that had begun, on any thread.
         op: the innermost operator around it, e.g. ``aten::_local_scalar_dense``.
         calls: the runtime calls in order, e.g. ``cudaMemcpyAsync``, ``cudaStreamSynchronize``.
         copy: the copy that was waited for, e.g. ``Memcpy DtoH (Device -> Pageable)``; empty for a
@@ -33,7 +32,6 @@ class Wait:
     """
 
     label: str
-    before: str
     op: str
     calls: tuple[str, ...]
     copy: str
@@ -72,7 +70,6 @@ def waits_under(trace: Trace, is_label: Callable[[str], bool]) -> tuple[Wait, ..
         # outside of all labels the calls of one operator are one wait, and a lone call is one
         owner = label if label >= 0 else op if op >= 0 else row
         owners.setdefault((label, owner), []).append(row)
-    begun = np.flatnonzero(labels)
 
     def name(row: int) -> str:
         return trace.names[trace.name_id[row]] if row >= 0 else ""
@@ -82,12 +79,10 @@ def waits_under(trace: Trace, is_label: Callable[[str], bool]) -> tuple[Wait, ..
         if not any(waits[row] for row in mine):
             continue  # copies that were only asked for
         start = int(trace.start_ns[mine[0]])
-        last = int(np.searchsorted(trace.start_ns[begun], start, side="right")) - 1
         copies = (name(device_row[row]) for row in mine)
         found.append(
             Wait(
                 label=name(label),
-                before=name(int(begun[last])) if label < 0 <= last else "",
                 op=name(ops[mine[-1]]),
                 calls=tuple(name(row) for row in mine),
                 copy=next((copy for copy in copies if "Memcpy" in copy), ""),

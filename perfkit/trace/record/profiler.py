@@ -83,11 +83,12 @@ class TorchProfiler:
         Raises:
             ProfilerBusyError: there is another one; nothing has begun.
         """
-        from torch.profiler import ProfilerActivity, profile
+        from torch.profiler import ProfilerActivity, profile, supported_activities
 
-        self._activities = [ProfilerActivity.CPU]
+        wanted = {ProfilerActivity.CPU}
         if (names := here().profiler) is not None:
-            self._activities.append(getattr(ProfilerActivity, names.activity))
+            wanted.add(getattr(ProfilerActivity, names.activity))
+        self._activities = [*(wanted & supported_activities())]  # type: ignore[no-untyped-call]
         self.with_shapes = self._shapes() if callable(self._shapes) else self._shapes
         self.profile = profile(
             activities=self._activities,

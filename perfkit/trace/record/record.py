@@ -59,7 +59,8 @@ WARMUP = 2
 MAX_SECONDS = 10.0
 
 _STEP_MARK = "ProfilerStep#"
-_UNFINISHED_MARK = "perfkit unfinished step"
+#: The mark that was open when the region ended: it is no step.
+UNFINISHED_MARK = "perfkit unfinished step"
 
 _State = Literal["new", "warm-up", "active", "done"]
 
@@ -513,9 +514,8 @@ class Recorder:
         with telling_how_far(self._stop_s) as read:
             raw = raw_trace(profiler.profile)
             if self._ended_in == "active":
-                # The mark that was open when the region ended is no step.
                 unfinished = f'"{_STEP_MARK}{log.n_recorded}"'.encode()
-                raw = raw.replace(unfinished, f'"{_UNFINISHED_MARK}"'.encode())
+                raw = raw.replace(unfinished, f'"{UNFINISHED_MARK}"'.encode())
             trace = replace(load(raw, progress=read), source=RECORDED_HERE)
             if profiler.with_shapes:
                 with self._instrument.guard("reading the shapes of lists"):

@@ -202,8 +202,7 @@ def _as_it_happened(model: torch.nn.Module, old: _Loss, new: _Loss) -> dict[str,
             f"lines_only_seen_{when}": len(check.only_happened),
         }
         figures |= {name: Figure.exact(count) for name, count in counts.items()}
-        if check.waited_ms is not None:
-            figures[f"waited_{when}"] = Figure(check.waited_ms, "ms")
+        figures[f"waited_{when}"] = Figure(check.waited_ms, "ms")
     return figures
 
 
