@@ -23,7 +23,7 @@ from perfkit.base.budget import scaled
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.machine import Provenance, stamp
-from perfkit.base.machine.cpu_contention import ContentionMark, this_thread
+from perfkit.base.machine.cpu_contention import this_thread
 from perfkit.base.plain import fields
 from perfkit.base.printable import printable
 from perfkit.base.progress import Progress
@@ -258,17 +258,38 @@ def _in_turn(
             stopped = "time budget"
         elif looks.is_due(done) and ratio_interval(*arms).tight:
             stopped = "interval tight"
-    return _comparison(
-        names,
-        np.array(arms[0]),
-        np.array(arms[1]),
-        clock=clock,
+    duration_s = (wall() - began) / 1e9
+    over = f"two calls of each took {fmt_s(duration_s)}, more than the budget of {budget_s:g} s"
+    a_ms, b_ms = map(np.array, arms)
+    interval = ratio_interval(a_ms, b_ms)
+    return Comparison(
+        names=names,
+        a=summarize(a_ms.ravel(), unit="ms"),
+        b=summarize(b_ms.ravel(), unit="ms"),
+        ratio=interval.ratio,
+        low=interval.low,
+        high=interval.high,
+        confidence=interval.confidence,
+        n_blocks=len(a_ms),
+        different=interval.different,
+        sentence=sentence(names, interval),
+        warnings=doubts(
+            a_ms,
+            b_ms,
+            interval,
+            busy=mark.until_now().sentence(),
+            over=over * (duration_s > _OVERRUN * budget_s),
+        ),
+        provenance=stamp(
+            "measured here",
+            command=f"perfkit.compare({names[0]}, {names[1]})",
+            seed=seed,
+            device=None if clock.device != "cpu" else "cpu",
+        ),
         repeats=repeats,
         stopped=stopped,
-        duration_s=(wall() - began) / 1e9,
-        budget_s=budget_s,
-        seed=seed,
-        mark=mark,
+        duration_s=duration_s,
+        detectable=interval.detectable,
     )
 
 
@@ -342,16 +363,8 @@ def _per_call_ms(
 
 def _first_call(name: str, function: Callable[[], object]) -> None:
     result = function()
-    kind = (
-        "coroutine"
-        if inspect.iscoroutine(result)
-        else "generator"
-        if inspect.isgenerator(result) or inspect.isasyncgen(result)
-        else "awaitable"
-        if inspect.isawaitable(result)
-        else ""
-    )
-    if kind:
+    if inspect.isgenerator(result) or inspect.isasyncgen(result) or inspect.isawaitable(result):
+        kind = type(result).__name__.removeprefix("async_")
         close = getattr(result, "close", None)
         if close is not None:
             close()  # otherwise Python warns that the coroutine was never awaited
@@ -394,54 +407,6 @@ def _check_callable(name: str, function: Callable[..., object]) -> None:
         raise UsageError(
             f"{name!r} cannot be called without arguments ({error}): wrap it in a lambda"
         ) from None
-
-
-def _comparison(
-    names: tuple[str, str],
-    a: _Array,
-    b: _Array,
-    *,
-    clock: Clock,
-    repeats: tuple[int, int],
-    stopped: str,
-    duration_s: float,
-    budget_s: float,
-    seed: int,
-    mark: ContentionMark,
-) -> Comparison:
-    interval = ratio_interval(a, b)
-    return Comparison(
-        names=names,
-        a=summarize(a.ravel(), unit="ms"),
-        b=summarize(b.ravel(), unit="ms"),
-        ratio=interval.ratio,
-        low=interval.low,
-        high=interval.high,
-        confidence=interval.confidence,
-        n_blocks=len(a),
-        different=interval.different,
-        sentence=sentence(names, interval),
-        warnings=doubts(
-            a,
-            b,
-            interval,
-            busy=mark.until_now().sentence(),
-            over=f"two calls of each took {fmt_s(duration_s)}, more than the budget of "
-            f"{budget_s:g} s"
-            if duration_s > _OVERRUN * budget_s
-            else "",
-        ),
-        provenance=stamp(
-            "measured here",
-            command=f"perfkit.compare({names[0]}, {names[1]})",
-            seed=seed,
-            device=None if clock.device != "cpu" else "cpu",
-        ),
-        repeats=repeats,
-        stopped=stopped,
-        duration_s=duration_s,
-        detectable=interval.detectable,
-    )
 
 
 def sentence(names: tuple[str, str], interval: Interval) -> str:

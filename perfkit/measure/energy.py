@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import NamedTuple
 
 from perfkit.base.arguments import check_function, check_seconds, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import ContentionMark
 from perfkit.base.machine.energy import joules_between, read_energy
-from perfkit.measure.clock import clock_in_use
+from perfkit.measure.clock import Clock, clock_in_use
 
 # NVML's counter moves every 20 to 100 ms: shorter blocks would show its steps.
 _BLOCK_S = 1.0
@@ -119,32 +119,34 @@ def energy(
     clock.settle()
     first = read_energy()
     if not first.joules:
-        return _nothing(first.unread, samples_per_step)
+        nothing = stamp("measured here")
+        return Energy((), samples_per_step, 0.0, 0, 0, first.unread, nothing)
     resting = _resting()
-    mark, blocks = ContentionMark(), _Blocks()
-    while blocks.n < _FEWEST_BLOCKS or blocks.seconds < budget_s:
-        blocks.add(step, clock)
+    mark, blocks = ContentionMark(), list[_Block]()
+    while len(blocks) < _FEWEST_BLOCKS or sum(one.seconds for one in blocks) < budget_s:
+        blocks.append(_block(step, clock))
     busy = mark.until_now()
-    doubts = [_WHOLE]
-    if busy.spoils:
-        doubts.append(busy.sentence())
-    provenance = stamp("measured here")
+    n_steps = sum(one.n_steps for one in blocks)
+    counters = []
+    for what in first.joules:
+        # a block in which it could not be read is in neither sum
+        read = [one for one in blocks if what in one.joules]
+        if read:
+            each = [one.joules[what] / one.n_steps for one in read]
+            watts = sum(one.joules[what] for one in read) / sum(one.seconds for one in read)
+            counters.append(
+                EnergyOf(what, median(each), min(each), max(each), watts, resting.get(what))
+            )
     return Energy(
-        counters=tuple(
-            blocks.of(what, resting.get(what)) for what in first.joules if blocks.has(what)
-        ),
+        counters=tuple(counters),
         samples_per_step=samples_per_step,
-        step_ms=1e3 * blocks.seconds / blocks.n_steps,
-        n_steps=blocks.n_steps,
-        n_blocks=blocks.n,
+        step_ms=1e3 * sum(one.seconds for one in blocks) / n_steps,
+        n_steps=n_steps,
+        n_blocks=len(blocks),
         unread=first.unread,
-        provenance=provenance,
-        warnings=tuple(doubts),
+        provenance=stamp("measured here"),
+        warnings=(_WHOLE, *((busy.sentence(),) if busy.spoils else ())),
     )
-
-
-def _nothing(unread: tuple[str, ...], samples_per_step: int | None) -> Energy:
-    return Energy((), samples_per_step, 0.0, 0, 0, unread, stamp("measured here"))
 
 
 def _resting() -> dict[str, float]:
@@ -155,37 +157,22 @@ def _resting() -> dict[str, float]:
     return {what: joules / seconds for what, joules in joules_between(before, after).items()}
 
 
-class _Blocks:
-    """Blocks of steps, and what the counters saw of each."""
+class _Block(NamedTuple):
+    """Steps of about a second, and what the counters saw of them."""
 
-    def __init__(self) -> None:
-        self.n = self.n_steps = 0
-        self.seconds = 0.0
-        # joules, steps, seconds
-        self._each: dict[str, list[tuple[float, int, float]]] = {}
+    n_steps: int
+    seconds: float
+    joules: dict[str, float]
 
-    def add(self, step: Callable[[], object], clock: Any) -> None:
-        """Call the step for about a second."""
-        __tracebackhide__ = True
-        n = 0
-        before, began_s = read_energy(), time.perf_counter()
-        while not n or time.perf_counter() - began_s < _BLOCK_S:
-            step()
-            n += 1
-        clock.settle()
-        after, seconds = read_energy(), time.perf_counter() - began_s
-        for what, joules in joules_between(before, after).items():
-            self._each.setdefault(what, []).append((joules, n, seconds))
-        self.n += 1
-        self.n_steps += n
-        self.seconds += seconds
 
-    def has(self, what: str) -> bool:
-        return what in self._each
-
-    def of(self, what: str, resting_watts: float | None) -> EnergyOf:
-        read = self._each[what]
-        each = [joules / n for joules, n, _ in read]
-        # a block in which it could not be read is in neither sum
-        watts = sum(joules for joules, _, _ in read) / sum(seconds for _, _, seconds in read)
-        return EnergyOf(what, median(each), min(each), max(each), watts, resting_watts)
+def _block(step: Callable[[], object], clock: Clock) -> _Block:
+    """Call the step for about a second."""
+    __tracebackhide__ = True
+    n = 0
+    before, began_s = read_energy(), time.perf_counter()
+    while not n or time.perf_counter() - began_s < _BLOCK_S:
+        step()
+        n += 1
+    clock.settle()
+    after, seconds = read_energy(), time.perf_counter() - began_s
+    return _Block(n, seconds, joules_between(before, after))

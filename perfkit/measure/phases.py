@@ -190,7 +190,7 @@ class Phases:
         undo.append(optimizer.register_optimizer_step_pre_hook(step).remove)
         stepped = self._event(self._optimizer_ended, is_compiling=compiles)
         undo.append(optimizer.register_optimizer_step_post_hook(stepped).remove)
-        self._end_fetch_event = self._event(self._fetched_one)
+        self._end_fetch_event = self._event(self.fetch_ends)
         self._leave_event = self._event(self._left)
         if self._sees_modules:
             self._outer.start(self._forward_begins, self._closes)
@@ -301,16 +301,6 @@ class Phases:
         if self._undo:
             self._left()
 
-    def fetch_begins(self, now_ns: int) -> None:
-        """The loop asks for a batch, of whatever loader."""
-        if self._undo:
-            self._begin_fetch(now_ns)
-
-    def fetch_ends(self, now_ns: int) -> None:
-        """The batch has come."""
-        if self._undo:
-            self._fetched_one(None, now_ns)
-
     def was_evaluation(self) -> None:
         """All since the last :meth:`take` was evaluation, or a checkpoint."""
         if not self._undo:
@@ -376,7 +366,7 @@ class Phases:
     # --- DataLoaders ------------------------------------------------------------------------
 
     def _fetches(self, is_batch: bool, source: Any) -> Callable[[Any], None]:
-        self._begin_fetch()
+        self.fetch_begins()
         self._source = source if is_batch else None
         live = self.live
         if live is not None and (live.looks or not is_batch):
@@ -386,10 +376,11 @@ class Phases:
     def _fetched_for(
         self, live: Live, is_batch: bool, source: Any, began_ns: int, batch: Any
     ) -> None:
-        self._fetched_one(batch)
+        self.fetch_ends(batch)
         live.fetched(is_batch, source, batch, (self._since - began_ns) / 1e9)
 
-    def _begin_fetch(self, now_ns: int | None = None) -> None:
+    def fetch_begins(self, now_ns: int | None = None) -> None:
+        """The loop asks for a batch, of whatever loader."""
         if self._outer.open is not None:
             self._outer.close()
         self._outer.pause()  # transforms may be modules, some for each sample
@@ -398,7 +389,8 @@ class Phases:
             self._settle(evaluated=True)
         self._enter(_DATA)
 
-    def _fetched_one(self, batch: Any, now_ns: int | None = None) -> None:
+    def fetch_ends(self, batch: Any = None, now_ns: int | None = None) -> None:
+        """The batch has come."""
         self._outer.go_on()
         if self._phase == _DATA:
             waited_ns = self._advance(now_ns)

@@ -152,6 +152,7 @@ class WatchedRun(Generic[_Batch]):
     @property
     def summary(self) -> RunSummary:
         """The run so far; complete once the loop has ended, however it ended."""
+        self.settle()
         if self._summary is not None:
             return self._summary
         summary = self._summarise()
@@ -199,11 +200,7 @@ class WatchedRun(Generic[_Batch]):
             ended = "interrupted"
             raise
         finally:
-            try:
-                surely(lambda: self._loop_ended(loop, ended))
-            except KeyboardInterrupt:  # it may have come before that began
-                surely(lambda: self._loop_ended(loop, ended))
-                raise
+            surely(lambda: self._loop_ended(loop, ended))
 
     def _loop_ended(self, loop: object, ended: str) -> None:
         if self._loop is not loop:
@@ -237,7 +234,7 @@ class WatchedRun(Generic[_Batch]):
         now = self._now
         self._came_ns = came = now()
         tracker = self.tracker
-        tracker.phases.fetch_ends(came)
+        tracker.phases.fetch_ends(None, came)
         self._size, self._looked_ns = None, 0
         if tracker.samples is not None:  # after one batch without a size the sum is unknown
             self._size = size = self._count(batch)
@@ -276,7 +273,7 @@ class WatchedRun(Generic[_Batch]):
         Frameworks call ``next`` exactly ``len`` times and keep the iterator. The end of the last
         step is unknown, so it is not timed.
         """
-        if self._loop is not None and self._all_handed_out:
+        if self._loop is not None and self._all_handed_out and self._working:
             with self._instrument.guard("closing"):
                 self._close("finished")
 
@@ -317,17 +314,13 @@ class WatchedRun(Generic[_Batch]):
         looped_ns = self._looped_ns
         if self._loop is not None:
             looped_ns += max(self._now() - self._began_ns, 0)
-        # a trainer that counts batches never asks for one more, so its loop ends unseen
-        over = bool(
-            self._loop is not None and self._working and self._all_handed_out and tracker.meter.n
-        )
         failed = (one.failure for one in (self._instrument, self._display))
         return tracker.summary(
             self.name,
-            "finished" if over else self._ended,
+            self._ended,
             looped_ns / 1e9,
             n_epochs=tracker.epochs,
-            n_unfinished=self._unfinished + over,
+            n_unfinished=self._unfinished,
             batch_size=self._batch_size if tracker.samples else None,
             one_shot=hasattr(type(self._loader), "__next__"),
             problems=(*self._problems, *(f.sentence() for f in failed if f is not None)),

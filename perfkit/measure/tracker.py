@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
+from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention, this_thread
 from perfkit.base.machine.dataloader_stats import DataLoaderSampler
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.measure.footprint import Footprint, footprint
@@ -121,10 +121,10 @@ class StepTracker:
             :attr:`failures` says so.
         fetches: the caller tells of each batch and epoch; else DataLoaders are listened to.
         steps_only: evaluation and checkpoints are no part of a step; the phases have them.
-        samples_lines: say which lines run in slow steps; False where a recorder does.
+        is_recorded: a recorder samples the lines of slow steps, and looks at loaders' workers.
         n_left_out: after so many steps :attr:`samples_at` is taken.
         now: the clock, in nanoseconds.
-        mark: begins to look at what else the machine does; None where the caller looks itself.
+        mark: begins to look at what else the machine does.
         read_memory: called only at updates.
         hz: updates a second, rarer where they take long.
 
@@ -138,6 +138,7 @@ class StepTracker:
         after_ns: the part of these that came after the last step.
         epochs: how many epochs gave the steps' batches.
         update_ns: what the updates took; part of no step.
+        busy: what else the machine did, as far as it was looked at; None where it was not.
     """
 
     def __init__(
@@ -146,10 +147,10 @@ class StepTracker:
         *,
         fetches: bool = False,
         steps_only: bool = False,
-        samples_lines: bool = True,
+        is_recorded: bool = False,
         n_left_out: int = 0,
         now: Callable[[], int] = time.perf_counter_ns,
-        mark: Callable[[], ContentionMark] | None = None,
+        mark: Callable[[], ContentionMark] = this_thread,
         read_memory: Callable[[], Footprint] | None = None,
         hz: float = 2.0,
     ) -> None:
@@ -160,7 +161,7 @@ class StepTracker:
         self._update = self._updates.hook(self._read_and_tell)
         self._machine = Instrument("the look at the machine")
         self._look_at_machine = self._machine.hook(self._mark_and_look)
-        self._steps_only, self._samples_lines = steps_only, samples_lines
+        self._steps_only, self._is_recorded = steps_only, is_recorded
         self.meter = StepMeter()
         self.loader = None if fetches else LoaderWait()
         self.phases = Phases(now)
@@ -194,7 +195,7 @@ class StepTracker:
         self._make_mark = mark
         self._mark: ContentionMark | None = None
         self._marked_ns = 0
-        self._busy: CpuContention | None = None
+        self.busy: CpuContention | None = None
         self.looks: DataLoaderSampler | None = None
 
     @property
@@ -242,7 +243,7 @@ class StepTracker:
             mark, self._mark = self._mark, None
             if mark is not None and now_ns - self._marked_ns >= _SHORTEST_NS:
                 busy = mark.until_now()
-                self._busy = busy if self._busy is None else self._busy.and_then(busy)
+                self.busy = busy if self.busy is None else self.busy.and_then(busy)
             if self.looks is not None and until_ns is None:
                 self.looks.look(now=True)
         if self.meter.n > self._seen[0]:
@@ -357,7 +358,7 @@ class StepTracker:
         quicker_ns, self._took_ns = min(took_ns, self._took_ns), took_ns
         self._due_ns = after_ns + max(period_ns, rest * quicker_ns)
         if self._is_on:
-            if self._samples_lines:
+            if not self._is_recorded:
                 self.sampler.learns(meter, self._loop)
             self._look_at_machine(after_ns)
         self.update_ns += max(self._now() - now_ns, 0)
@@ -376,12 +377,10 @@ class StepTracker:
         return fetched // each, -(-total // each)
 
     def _mark_and_look(self, now_ns: int) -> None:
-        if self._make_mark is None:
-            return
         looped_ns = now_ns - self._began_ns
         if self._mark is None and looped_ns >= _MARK_FROM_NS:
             self._mark, self._marked_ns = self._make_mark(), now_ns
-        if looped_ns >= _LONG_NS:
+        if looped_ns >= _LONG_NS and not self._is_recorded:
             if self.looks is None:
                 self.looks = DataLoaderSampler()
             self.looks.look()
@@ -422,7 +421,7 @@ class StepTracker:
             wall_s=wall_s,
             update_s=self.update_ns / 1e9,
             problems=(*known.pop("problems", ()), *doubts),
-            busy=self._busy,
+            busy=self.busy,
             during=self.sampler.during,
             loading=None if self.looks is None else self.looks.result(),
             waits_known=self.uses_loader and (self.loader is None or not phases.failure),

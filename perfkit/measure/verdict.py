@@ -263,36 +263,24 @@ def summarize_run(facts: RunFacts) -> RunSummary:
             PhaseTime(name, ns / 1e9, ns / phases_ns)
             for name, ns in zip(PHASES, facts.phase_ns if phases_ns > 0 else (), strict=False)
         ),
-        why_waiting=loader_cause(
-            facts.loading,
-            lost=share or 0.0,
-        ),
+        why_waiting=loader_cause(facts.loading, lost=share or 0.0),
     )
-    return replace(summary, sentence=_sentence(facts, steps, summary))
+    return replace(summary, sentence=_sentence(steps, summary))
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """The steps that stand for the run, by number from 0."""
-
-    numbers: npt.NDArray[np.int64]
-    step_ms: _Array
-    wait_ms: _Array
-    columns: StepColumns | None = None
-
-
-def _steady(facts: RunFacts) -> tuple[_Steps, list[str]]:
-    """The steps that represent the run: no first step of an epoch, no warm-up."""
-    notes, numbers, columns = [], facts.numbers, facts.columns
+def _steady(facts: RunFacts) -> tuple[RunFacts, list[str]]:
+    """With the steps alone that represent the run: no first step of an epoch, no warm-up."""
+    notes, numbers = [], facts.numbers
     keep = ~np.isin(numbers, [number for number, _, _ in facts.starts])
     if facts.n_steps >= _WARM_UP_AWAY_FROM:
         keep &= numbers > _WARM_UP_STEPS
     if facts.n_steps and not keep.any():
         keep = np.ones_like(keep)
         notes.append("every step is the first of its epoch: starting the loader is part of each")
-    if columns is not None:
-        columns = columns.at(np.flatnonzero(keep))
-    return _Steps(numbers[keep], facts.step_ms[keep], facts.wait_ms[keep], columns), notes
+    kept: dict[str, Any] = {n: getattr(facts, n)[keep] for n in ("numbers", "step_ms", "wait_ms")}
+    if facts.columns is not None:
+        kept["columns"] = facts.columns.at(np.flatnonzero(keep))
+    return replace(facts, **kept), notes
 
 
 def _wait_share(
@@ -367,7 +355,7 @@ def _grows_in_each(used: _Array, steps: _Array, slope: float) -> bool:
     return True
 
 
-def _curve(steps: _Steps, readings: Sequence[tuple[int, Footprint]]) -> RunCurve:
+def _curve(steps: RunFacts, readings: Sequence[tuple[int, Footprint]]) -> RunCurve:
     numbers = steps.numbers
     columns: list[_Array] = [numbers.astype(np.float64) + 1, steps.step_ms, steps.wait_ms]
     if len(numbers) > _CURVE_POINTS:
@@ -383,10 +371,10 @@ def _curve(steps: _Steps, readings: Sequence[tuple[int, Footprint]]) -> RunCurve
     )
 
 
-def _sentence(facts: RunFacts, steps: _Steps, run: RunSummary) -> str:
+def _sentence(steps: RunFacts, run: RunSummary) -> str:
     step, share, busy, why = run.step, run.wait_share, run.busy, run.why_waiting
-    if step is None or (share is None and facts.waits_known):
-        return _no_step(facts)
+    if step is None or (share is None and steps.waits_known):
+        return _no_step(steps)
     first = ""
     if busy is not None:
         first = "".join(f"{one} " for one in busy.held_back_by())
@@ -404,20 +392,20 @@ def _sentence(facts: RunFacts, steps: _Steps, run: RunSummary) -> str:
             f"{first}Only {plural(step.n, 'step')} could be timed, too few for a verdict."
             f"{_growth(steps, None, run.memory)}"
         )
-    parts = [*_bound_by_data(run, step), *_uneven(facts, steps, step.median)]
-    starts = [number for number, _, _ in facts.starts]
+    parts = [*_bound_by_data(run, step), *_uneven(steps, step.median)]
+    starts = [number for number, _, _ in steps.starts]
     slower = slow_steps.first_epoch(steps.numbers, steps.step_ms, starts, steps.columns)
     if slower:
         parts.append(slower)
     elif run.drift is not None and run.drift.change < 0:
         parts.append(f"steps got {fmt_share(-run.drift.relative)} faster over the run")
     starting_ms = sum(run.starts_ms)
-    if facts.wall_s > 0 and starting_ms >= _STARTS_FROM * 1e3 * facts.wall_s:
+    if run.wall_s > 0 and starting_ms >= _STARTS_FROM * 1e3 * run.wall_s:
         n = len(run.starts_ms)
         times = f"in each of {n} epochs" if n > 1 else "at the start"
         parts.append(
             f"the first batch took {fmt_ms(float(np.median(run.starts_ms)))} {times} "
-            f"({fmt_share(starting_ms / 1e3 / facts.wall_s)} of the run)"
+            f"({fmt_share(starting_ms / 1e3 / run.wall_s)} of the run)"
         )
     because = "" if why is None else f" {why.sentence()}"
     return f"{first}{'; '.join(parts)}.{because}{_growth(steps, run.drift, run.memory)}"
@@ -451,7 +439,7 @@ def _bound_by_data(run: RunSummary, step: Summary) -> list[str]:
     return said
 
 
-def _growth(steps: _Steps, drift: Trend | None, memory: MemoryUse | None) -> str:
+def _growth(steps: RunFacts, drift: Trend | None, memory: MemoryUse | None) -> str:
     """What grew from step to step, by how much, how sure that is, and what to do next."""
     said = []
     if drift is not None and drift.change > 0:
@@ -488,7 +476,7 @@ def growing(memory: MemoryUse | None) -> str:
     )
 
 
-def _uneven(facts: RunFacts, steps: _Steps, median: float) -> list[str]:
+def _uneven(steps: RunFacts, median: float) -> list[str]:
     """Which steps are slow, how slow, and what they are made of; nothing where none stands out."""
     step_ms = steps.step_ms
     slow = slow_steps.stands_out(step_ms, median)
@@ -504,7 +492,7 @@ def _uneven(facts: RunFacts, steps: _Steps, median: float) -> list[str]:
     if float(steps.wait_ms[slow].sum()) > float(took.sum()) / 2:
         return [f"{said}; in these the loop waits for the loader"]
     why = slow_steps.cause(steps.columns, step_ms, slow) if steps.columns else ""
-    line = facts.during(set(numbers.tolist()))
+    line = steps.during(set(numbers.tolist()))
     return ["; ".join(filter(None, (said, why, line and f"in these it runs {line}")))]
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from perfkit.advice.state.state import StateWatch
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention, this_thread
 from perfkit.limit.kept import peaks_in_use
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.tracker import StepTracker, Update
@@ -30,7 +29,6 @@ class TorchWatch:
         run: every step, its data wait, phases and memory.
         account: of the first steps' memory.
         syncs: predicted waits.
-        busy: what else the machine did meanwhile; None while it runs.
         left_as_it_is: the program hung while it was recorded, or while its memory or waits were
             looked at: that ends in the program's thread alone, so nothing of it is known.
     """
@@ -50,7 +48,7 @@ class TorchWatch:
             on_step=self._instrument.hook(self._step_ended),
             n_slowed=options.n_slowed,
         )
-        self.run = StepTracker(on_update, samples_lines=False, n_left_out=options.n_left_out)
+        self.run = StepTracker(on_update, is_recorded=True, n_left_out=options.n_left_out)
         self.state = StateWatch(lambda: self.recorder.runs_profiler)
         self.run.phases.live = self.state.live
         self.account: MemoryAccount | None = None
@@ -61,8 +59,6 @@ class TorchWatch:
         self._forward_hook: Any = None
         self._graph_task: Callable[[], int] = lambda: -1
         self._is_tracing: Callable[[], bool] = lambda: False
-        self.busy: CpuContention | None = None
-        self._busy_mark: ContentionMark | None = None
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -86,8 +82,6 @@ class TorchWatch:
             self._forward_hook = register_module_forward_pre_hook(
                 self._extras.hook(self._before_module)
             )
-        with self._instrument.guard("looking whether the machine is busy"):
-            self._busy_mark = this_thread()
         self.state.start()
         self.run.start()
         self.recorder.start()
@@ -109,10 +103,6 @@ class TorchWatch:
                 self._end_account(error)
             with self._extras.guard("ending the sync lint"):
                 self._end_lint(error)
-        with self._instrument.guard("looking whether the machine is busy"):
-            mark, self._busy_mark = self._busy_mark, None
-            if mark is not None:
-                self.busy = mark.until_now()
         self.state.stop()
         with self._instrument.guard("ending"):
             self.run.stop()

@@ -321,7 +321,7 @@ def _evaluation_within(profile: Profile, seen: TorchWatch) -> str:
         return ""
     phase_ms, numbers = seen.meter.columns.phase_ms, seen.meter.numbers
     rows = np.flatnonzero((numbers >= covered.first_step - 1) & (numbers < covered.last_step))
-    whole_ms = sum(column[rows] for column in phase_ms.values())
+    whole_ms = np.sum([column[rows] for column in phase_ms.values()], axis=0)
     return evaluation_note(phase_ms["evaluation"][rows], whole_ms, profile.breakdown)
 
 

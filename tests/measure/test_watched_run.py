@@ -574,7 +574,7 @@ def test_memory_that_grows_is_told_on_a_busy_machine_too(clock) -> None:
         500 * MIB + 4096 * run.tracker.meter.n, "allocated"
     )
     loop(clock, run)
-    run.tracker._busy = CpuContention(100.0, 2, 10.0, waited_s=80.0, others_s=190.0)
+    run.tracker.busy = CpuContention(100.0, 2, 10.0, waited_s=80.0, others_s=190.0)
     run._summary = None
     said = run.summary.sentence
     assert "watch it again" in said
@@ -760,8 +760,6 @@ def test_a_trainer_that_calls_next_as_often_as_len_says_has_finished(clock, epoc
     assert run.summary.ended == "finished"
     assert run.summary.n_unfinished == epochs
     assert run.summary.n_steps == 49 * epochs
-    assert [s.ended for s in recorder.ended] == ["finished"] * (epochs - 1)
-    run.settle()
     assert not run.running
     assert recorder.ended[-1].ended == "finished"
     assert run.summary.wall_s < 1 * epochs

@@ -94,6 +94,7 @@ def keep(
     """
     steps = result.steps
     memory = None if steps is None else steps.memory
+    busy = None if seen is None else seen.run.busy
     record = RankRecord(
         rank=rank,
         program=result.program,
@@ -105,19 +106,16 @@ def keep(
         memory_kind="" if memory is None else memory.kind,
         collectives=_collectives(result, rank),
         n_left_out=0 if seen is None else seen.run.n_left_out,
-        busy="" if seen is None or seen.busy is None else seen.busy.sentence(),
-        lost=0.0 if seen is None or seen.busy is None else seen.busy.lost,
+        busy="" if busy is None else busy.sentence(),
+        lost=0.0 if busy is None else busy.lost,
     )
     if seen is not None and seen.meter.n:
         columns = seen.meter.columns
         numbers = seen.meter.numbers
         phase_ms = np.stack([columns.phase_ms[name] for name in PHASES], axis=1)
-        n = min(len(numbers), len(phase_ms))
         write_atomically(
             folder / f"rank{rank}.npz",
-            lambda part: np.savez(
-                part, numbers=numbers[:n], phase_ms=phase_ms[:n].astype(np.float32)
-            ),
+            lambda part: np.savez(part, numbers=numbers, phase_ms=phase_ms.astype(np.float32)),
         )
     if trace and result.profile is not None:
         profile = result.profile
