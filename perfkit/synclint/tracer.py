@@ -21,8 +21,8 @@ from perfkit.trace.read.columns import Category
 from perfkit.trace.record.record import UNFINISHED_MARK, Recorder
 
 _LABEL = "perfkit line "
-# The recorder's memory ends it sooner; this only has to be a time.
-_MAX_SECONDS = 3600.0
+# What the recorder's events may take in memory ends it sooner; these only have to be numbers.
+_ALL, _MAX_SECONDS = 10**9, 3600.0
 
 
 class Tracer:
@@ -59,9 +59,8 @@ class Tracer:
 
     def _start(self) -> None:
         self._recorder = recorder = Recorder(
-            steps=1, warmup=0, lines=False, max_seconds=_MAX_SECONDS
+            steps=_ALL, warmup=0, lines=False, max_seconds=_MAX_SECONDS
         )
-        recorder.only_marked_steps()
         self.missing = ""
         with self.pause():
             try:
