@@ -93,12 +93,14 @@ class Progress:
             interval: of the ratio that is measured, so far; a notebook draws how it narrows.
         """
         if isinstance(self._say, Progress):
-            self._say.line(text, interval=interval)
+            self._say.line(text, left_s=left_s, interval=interval)
             return
         if self._say is False or (self._say is None and self._output is None):
             return
         now_s = time.monotonic()
         spent_s = now_s - self._began_s
+        if self._total_s is not None:  # of the whole: a part's is not its own
+            left_s = None
         known = left_s is not None and spent_s + left_s >= _SILENT_S
         if left_s is None and share:
             left_s = spent_s * (1 - share) / share

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from perfkit.base.words import fmt_ratio
+from perfkit.base.words import fmt_interval, fmt_ratio
 
-_WIDTH, _HEIGHT, _RIGHT = 420, 84, 56
+_WIDTH, _HEIGHT, _RIGHT = 480, 84, 100
 _MOST = 120
 
 
@@ -34,7 +34,7 @@ def svg(intervals: Sequence[tuple[float, float]]) -> str:
     band = " ".join([*upper, *reversed(lower)])
     low, high = shown[-1]
     middle = math.sqrt(low * high)
-    labels = [(y(1.0), "1×"), (y(middle), fmt_ratio(middle))]
+    labels = [(y(1.0), "1×"), (y(middle), fmt_interval(low, high))]
     if abs(labels[0][0] - labels[1][0]) < 12:
         del labels[0]
     words = "".join(

@@ -7,7 +7,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from perfkit.base.budget import scaled
+from perfkit.base.progress import Progress, left
 from perfkit.experiment.compare._cancel import Cancelled, cancellable
+from perfkit.show.narrowing import svg
 
 if TYPE_CHECKING:
     from perfkit.experiment.compare.ab import ABResult
@@ -46,7 +49,8 @@ class Confirmation:
         base, other: the pinned run and the one to compare with it.
         budget_s: seconds to spend; None for an estimate of what the two need.
         timeouts_s: for a step, and for the start up to the end of the first one.
-        say: called with progress lines, from this thread.
+        say: called from this thread: in words how far it is, the share of the budget that is spent,
+            and a picture of how the interval has narrowed, as SVG.
         ended: called at the end, from this thread; see :attr:`answer` and :attr:`error`.
     """
 
@@ -59,7 +63,7 @@ class Confirmation:
         *,
         budget_s: float | None,
         timeouts_s: tuple[float, float],
-        say: Callable[[str], None],
+        say: Callable[[str, float, str], None],
         ended: Callable[[Confirmation], None],
     ) -> None:
         self.base, self.other = base.run_id, other.run_id
@@ -100,7 +104,7 @@ class Confirmation:
                     names=(f"run {self.base}", f"run {self.other}"),
                     step_timeout_s=self._step_timeout_s,
                     start_timeout_s=self._start_timeout_s,
-                    say=self._progress,
+                    say=_Told(self._say, scaled(self.budget_s)),
                 )
         except Cancelled:
             pass
@@ -109,5 +113,26 @@ class Confirmation:
         finally:
             self._ended(self)
 
-    def _progress(self, line: str) -> None:
-        self._say(line.partition(": ")[2] or line)
+
+class _Told(Progress):
+    """Shown by the Lab."""
+
+    def __init__(self, say: Callable[[str, float, str], None], budget_s: float) -> None:
+        super().__init__("", False)
+        self._tell, self._budget_s = say, budget_s
+        self._told: list[tuple[float, float]] = []
+
+    def line(
+        self,
+        text: str,
+        *,
+        share: float | None = None,
+        left_s: float | None = None,
+        interval: tuple[float, float] | None = None,
+    ) -> None:
+        """Tell the Lab."""
+        rest_s = self._budget_s if left_s is None else left_s
+        if interval is not None:
+            self._told.append(interval)
+        picture = svg(self._told) if len(self._told) > 1 else ""
+        self._tell(f"{text} · {left(rest_s)}", 1 - rest_s / self._budget_s, picture)

@@ -211,7 +211,12 @@ def _step_cell(run: RunResult) -> Cell:
         return _cell(ABSENT)
     interval = fmt_ms_interval(step.low, step.high)
     steps = plural(step.n, "quiet step" if run.n_quiet == step.n else "step")
-    return _cell(fmt_ms(step.median), _unbroken(interval), f"95 % interval {interval} over {steps}")
+    median = fmt_ms(step.median)
+    return _cell(
+        fmt_ms(run.mean_ms),
+        _unbroken(f"median {median}"),
+        f"Mean over {steps}, of which the speed is made; median {median}, 95 % interval {interval}",
+    )
 
 
 def _unbroken(text: str) -> str:
@@ -289,7 +294,7 @@ def _medians(run: RunResult) -> dict[str, float | None]:
 
 # --- as text --------------------------------------------------------------------------------------
 
-_FIGURES = ("run", "state", "median step", "interval", "data wait", "samples/s", "peak")
+_FIGURES = ("run", "state", "mean step", "median", "interval", "data wait", "samples/s", "peak")
 
 
 def report(title: str, board: Board) -> Document:
@@ -327,6 +332,7 @@ def _figures(board: Board, run: RunResult) -> tuple[str, ...]:
     return (
         f"{run.run_id}{' (pinned)' if pinned else ''}",
         run.state,
+        fmt_ms(run.mean_ms) if run.step else ABSENT,
         fmt_ms(run.step.median) if run.step else ABSENT,
         fmt_ms_interval(run.step.low, run.step.high) if run.step else ABSENT,
         fmt_share(run.wait_share),
@@ -388,7 +394,7 @@ def _footnotes(board: Board) -> list[str]:
     base = board.base
     if base is None:
         return notes
-    notes.append("median step: over the quiet steps, with its 95 % interval")
+    notes.append("median: of the quiet steps, with its 95 % interval; speed is made of their mean")
     speeds = [speed for run in runs if (speed := board.speed(run)) is not None]
     if speeds:
         notes.append(f"{SPEED}, run {base.run_id} ÷ this run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import queue
@@ -25,7 +26,7 @@ from markupsafe import escape
 from perfkit import show
 from perfkit.base.arguments import brief, check_text
 from perfkit.base.budget import scaled
-from perfkit.base.errors import PerfkitError, UsageError
+from perfkit.base.errors import PerfkitError, SettingError, UsageError
 from perfkit.base.files import write_atomically
 from perfkit.base.machine import facts
 from perfkit.base.scrub import scrub as scrubbed
@@ -227,6 +228,7 @@ class Lab(anywidget.AnyWidget):
         name = getattr(workload, "__name__", type(workload).__name__)
         shown = title or ("" if name == "workload" else name)  # which every workload is
         self._values = {one.name: one.default for one in self._session.settings}
+        self._values |= _of_loaders(workload, self._session.settings)
         lab_id = uuid.uuid4().hex[:12]
         shared = scrubbed(shown)
         super().__init__(
@@ -387,7 +389,8 @@ class Lab(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         names = [one.name for one in self._session.settings]
-        return f"Lab({self.title!r}, settings={names})"
+        title = f"{self.title!r}, " if self.title else ""
+        return f"Lab({title}settings={names})"
 
     def __str__(self) -> str:
         return f"{self!r}\n{show.text(rows_.report(self._named, self._board()))}"
@@ -456,11 +459,12 @@ class Lab(anywidget.AnyWidget):
         confirmation.start()
         return confirmation
 
-    def _confirming(self, line: str) -> None:
+    def _confirming(self, line: str, progress: float = 0.0, picture: str = "") -> None:
         now = self._confirmation
         if now is not None and not self._closed:
             words = f"Run {now.other} and run {now.base} alternating · {line}"
-            self.status = _status(_CONFIRMING, words, started=True) | {"confirming": now.other}
+            more = {"confirming": now.other, "picture": picture}
+            self.status = _status(_CONFIRMING, words, started=True, progress=progress) | more
 
     def _confirmed_words(self, now: Confirmation) -> str:
         """A difference as the table has it: of that run against the pinned one.
@@ -608,12 +612,12 @@ class Lab(anywidget.AnyWidget):
         self.warning = " · ".join(event.notes)
 
     def _label_of(self, run_id: int, values: Mapping[str, Any] | None = None) -> str:
-        """The run, as compared with the pinned one."""
+        """The run, as compared with the pinned one; its settings stand above and in the table."""
         if values is None:
             values = next((run.values for run in self.runs if run.run_id == run_id), self._values)
         base = self._board().base
         if base is None or base.run_id == run_id:
-            return f"Run {run_id}: {rows_.all_values(values) or 'no settings'}"
+            return f"Run {run_id}"
         what = rows_.changes(base.values, values)
         if not what:
             return f"Run {run_id}: the settings of run {base.run_id}"
@@ -683,7 +687,7 @@ class Lab(anywidget.AnyWidget):
         if run.step is None or run.state not in ("done", "stopped"):
             return run.message
         verdict = rows_.verdict(board or self._board(), run)
-        words = f"{fmt_ms(run.step.median)} a step (median)"
+        words = f"{fmt_ms(run.mean_ms)} a step"
         return " · ".join(part for part in (words, verdict, run.message) if part)
 
     def _show_rows(self, board: rows_.Board | None = None) -> None:
@@ -835,6 +839,29 @@ def _take_over(now: Execution | None) -> None:
     if before.cell == now.cell and before.number != now.number:
         old._replaced = True
         old.stop()
+
+
+def _of_loaders(workload: Any, settings: Sequence[Setting]) -> dict[str, Any]:
+    """Values of the user's own DataLoaders, which run 1 starts from.
+
+    Those that the workload can name, in its module or its closure; where they disagree, none.
+    """
+    module = sys.modules.get("torch.utils.data")
+    if module is None:
+        return {}
+    names = dict(getattr(workload, "__globals__", {}))
+    with contextlib.suppress(TypeError, ValueError):
+        names |= inspect.getclosurevars(workload).nonlocals
+    loaders = [one for one in names.values() if isinstance(one, module.DataLoader)]
+    found = {}
+    for setting in settings:
+        values = {getattr(one, setting.name, None) for one in loaders}
+        with contextlib.suppress(SettingError):
+            if len(values) == 1 and None not in values:
+                value = setting.check(values.pop())
+                if setting.unavailable(value, facts()) is None:
+                    found[setting.name] = value
+    return found
 
 
 def _is(run: RunResult, number: object) -> bool:

@@ -76,6 +76,7 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
 
     page.click(".pk-start")
     book.wait_data(".pk-lab", "+d.points > 0 && d.state === 'running'")
+    assert page.locator(".pk-start.pk-primary").count() == 0, "it would stop the run"
     seen = int(page.locator(".pk-lab").get_attribute("data-points"))
     book.wait_data(".pk-lab", f"+d.points > {seen}")
     book.wait_data(".pk-lab", "d.run === '1' && d.state === 'done'")
@@ -93,8 +94,16 @@ def test_run_flip_two_toggles_and_reload(open_notebook: Callable) -> None:
     assert row.locator(".pk-changed > span").inner_text() == "num_workers 0 → 1, small off → on"
     assert "unconfirmed" in row.locator(".pk-ratio").inner_text()
     assert "run 1, pinned" in page.locator(".pk-legend .pk-ghost").inner_text()
-    assert page.locator(".pk-legend .pk-shaded").inner_text() == "machine was quiet"
+    assert page.locator(".pk-legend .pk-shaded").inner_text() == "the steps that count"
     assert "median" in page.locator(".pk-legend .pk-value").first.inner_text()
+    assert page.locator(".pk-start.pk-primary").count() == 1
+    dots = page.locator(".pk-run-dot")
+    colours = dots.evaluate_all("all => all.map(e => getComputedStyle(e).backgroundColor)")
+    assert len({*colours}) == 3, "each run has its colour"
+    page.locator(".pk-canvas").hover(position={"x": 300, "y": 60})
+    card = page.locator(".pk-card").inner_text()
+    assert "seconds of training" in card
+    assert "step time (run 1, pinned)" in card
     assert "×" in row.locator(".pk-ratio").inner_text()
     # a step holds a quarter of the samples: that is said beside its ratio
     assert "per sample" in row.locator(".pk-ratio").inner_text()
@@ -599,6 +608,6 @@ def test_copy_puts_the_table_on_the_clipboard_scrubbed(open_notebook: Callable) 
     copied = page.evaluate("() => navigator.clipboard.readText()")
     assert copied.startswith("# \\[secret\\]\n")
     assert "a1B2c3D4" not in copied
-    assert "| run | state | median step |" in copied
+    assert "| run | state | mean step |" in copied
     assert "| 1 | done |" in copied
     book.screenshot("lab-copied", ".pk-lab")

@@ -18,9 +18,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from _fake_session import FakeSession
+from torch.utils.data import DataLoader, TensorDataset
 
 from perfkit.base.errors import SettingError, UsageError, WorkloadFailedError
+from perfkit.base.progress import Progress
 from perfkit.experiment.compare import _cancel
 from perfkit.experiment.process.events import Points
 from perfkit.experiment.process.phase_means import PhaseMeans
@@ -42,8 +45,8 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Lab]]:
     monkeypatch.setattr(lab_module, "Session", FakeSession)
     labs: list[Lab] = []
 
-    def make_(settings: Any = SETTINGS, **options: Any) -> Lab:
-        labs.append(Lab(train, settings, **options))
+    def make_(settings: Any = SETTINGS, workload: Any = train, **options: Any) -> Lab:
+        labs.append(Lab(workload, settings, **options))
         return labs[-1]
 
     yield make_
@@ -101,9 +104,13 @@ def test_table_says_what_changed_and_the_ratio_to_run_1(make: Callable[..., Lab]
     assert (second["ratio"]["kind"], second["ratio"]["detail"]) == ("unconfirmed", "unconfirmed")
     assert first["peak"]["text"] == "300 MiB"
     assert first["peak"]["title"] == "resident memory, with workers"
-    assert second["step"]["detail"] == "[10.1,\u00a010.4]\u00a0ms"
-    assert second["step"]["title"] == "95 % interval [10.1, 10.4] ms over 30 quiet steps"
+    # the ratio is that of the figures beside it: a median may order runs the other way round
+    assert [row["step"]["text"] for row in lab.rows] == ["40.3 ms", "10.3 ms"]
+    assert second["step"]["detail"] == "median\u00a010.3\u00a0ms"
+    assert "over 30 quiet steps" in second["step"]["title"]
+    assert "median 10.3 ms, 95 % interval [10.1, 10.4] ms" in second["step"]["title"]
     assert lab.status["line"].endswith("· 3.92× the speed of run 1, unconfirmed")
+    assert "num_workers 0, cached off" not in lab.status["line"]
 
 
 def test_another_batch_size_is_compared_by_samples(
@@ -433,6 +440,33 @@ def test_repr_is_stable_and_str_is_the_table(make: Callable[..., Lab]) -> None:
     assert "num_workers 0, cached off" in str(lab)
 
 
+def test_a_lab_without_a_name_has_no_empty_one(make: Callable[..., Lab]) -> None:
+    """It was printed as "Lab('', settings=…)"."""
+
+    def workload(settings: Any) -> Iterator[None]:
+        yield
+
+    lab = make(workload=workload)
+    assert repr(lab) == "Lab(settings=['num_workers', 'cached', 'pin_memory'])"
+
+
+def test_run_1_starts_from_the_values_of_the_users_loaders(make: Callable[..., Lab]) -> None:
+    data = TensorDataset(torch.zeros(8))
+    one = DataLoader(data, batch_size=48, num_workers=2)
+    other = DataLoader(data, batch_size=48, num_workers=1)
+
+    def trains(settings: Any) -> Iterator[Any]:
+        yield from DataLoader(one.dataset, **settings.loader_kwargs())
+
+    def torn(settings: Any) -> Iterator[Any]:
+        yield from (one, other)
+
+    settings = ["num_workers", "batch_size"]
+    assert make(settings, workload=trains).run().values == {"num_workers": 2, "batch_size": 48}
+    values = make(settings, workload=torn).run().values
+    assert values == {"num_workers": 0, "batch_size": 48}, "they do not agree on the workers"
+
+
 def test_close_ends_session_and_thread_once(make: Callable[..., Lab]) -> None:
     lab = make()
     click(lab, type="start")
@@ -497,9 +531,9 @@ def test_a_closed_lab_shows_its_table(
     monkeypatch.setattr(IPython.display, "display", lambda data, **_: shown.append(data))
     lab._ipython_display_()
     (bundle,) = shown
-    assert "median step" in bundle["text/html"]
+    assert "mean step" in bundle["text/html"]
     assert "pk-static" not in bundle["text/html"]
-    assert "median step" in bundle["text/plain"]
+    assert "mean step" in bundle["text/plain"]
 
 
 def test_a_wrong_argument_leaves_nothing_to_complain_about(
@@ -641,7 +675,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     def fake(workload: Any, a: Any, b: Any, **more: Any) -> Any:
         asked.update(workload=workload, a=a, b=b, more=more)
-        more["say"]("run 1 | run 2: 3 blocks, ratio 3.900, about 9 s left")
+        told = Progress("run 1 | run 2", more["say"])
+        for low, high in ((3.0, 5.0), (3.6, 4.2)):
+            told.line("3 blocks, ratio 3.900", left_s=9.0, interval=(low, high))
         while asked["hold"] is not None and not asked["hold"].is_set():
             _cancel.raise_if_cancelled()
             time.sleep(0.005)
@@ -774,7 +810,10 @@ def test_confirm_from_the_browser_and_stop(
     lab.run(num_workers=2)
     answers["hold"] = threading.Event()
     click(lab, type="confirm", run=2)
-    until(lambda: "3 blocks" in lab.status["line"])
+    until(lambda: lab.status.get("picture"))
+    assert lab.status["line"].endswith("alternating · 3 blocks, ratio 3.900 · about 9 s left")
+    assert 0 < lab.status["progress"] < 1
+    assert "3.60× to 4.20×" in lab.status["picture"], "how the interval has narrowed"
     assert (lab.status["state"], lab.status["busy"]) == ("confirming", True)
     click(lab, type="stop")
     until(lambda: lab.status["state"] == "stopped")

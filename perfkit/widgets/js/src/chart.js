@@ -22,7 +22,8 @@ export function createChart({ series, xLabel, name, fromZero = false, bandLabel 
   const legend = h("ul", { class: "pk-legend", "aria-hidden": "true" });
   const note = h("p", { class: "pk-note" });
   const empty = h("div", { class: "pk-empty" }, "The curves appear here.");
-  const element = h("div", { class: "pk-chart" }, legend, empty, canvasHost, note);
+  const card = h("div", { class: "pk-card", "aria-hidden": "true", hidden: true });
+  const element = h("div", { class: "pk-chart" }, legend, empty, h("div", { class: "pk-plot" }, canvasHost, card), note);
 
   let theme = {};
   let data = [[], ...series.map(() => [])];
@@ -32,7 +33,6 @@ export function createChart({ series, xLabel, name, fromZero = false, bandLabel 
   let visible = true;
   let dirty = false;
   let frame = 0;
-  let hover = null;
   let medians = null; // of each series, if the caller knows better than the plotted points
 
   const values = series.map((one) => {
@@ -116,12 +116,7 @@ export function createChart({ series, xLabel, name, fromZero = false, bandLabel 
       ],
       hooks: {
         drawClear: [drawBands],
-        setCursor: [
-          (u) => {
-            hover = u.cursor.idx ?? null;
-            showValues();
-          },
-        ],
+        setCursor: [showCard],
       },
     };
   }
@@ -145,21 +140,35 @@ export function createChart({ series, xLabel, name, fromZero = false, bandLabel 
     ctx.restore();
   }
 
-  /** The legend shows medians, or the values under the pointer while it is over the plot. */
+  /** The legend shows medians. */
   function showValues() {
     series.forEach((one, i) => {
       if (one.ghost) return;
-      if (hover === null) {
-        const median = medians?.[i] ?? summary(data[i + 1])?.median;
-        values[i].textContent = median === undefined || median === null ? "" : `median ${format(median, one.unit)}`;
-        return;
-      }
-      // a joined table has holes where only the other run has a point: take the previous one
-      let k = hover;
-      while (k > 0 && (data[i + 1][k] === null || data[i + 1][k] === undefined)) k--;
-      const value = data[i + 1][k];
-      values[i].textContent = value === undefined || value === null ? "" : format(value, one.unit);
+      const median = medians?.[i] ?? summary(data[i + 1])?.median;
+      values[i].textContent = median === undefined || median === null ? "" : `median ${format(median, one.unit)}`;
     });
+  }
+
+  /** Beside the pointer: the values of all curves there. */
+  function showCard({ cursor: { idx, left }, over }) {
+    card.hidden = idx === null || idx === undefined || left < 0;
+    if (card.hidden) return;
+    const rows = series.map((one, i) => {
+      // a joined table has holes where only the other run has a point: take the previous one
+      let k = idx;
+      while (k > 0 && (data[i + 1][k] ?? null) === null) k--;
+      const value = data[i + 1][k] ?? null;
+      if (value === null) return null;
+      const of = one.ghost ? ` (${ghostLabel.textContent})` : "";
+      return h("li", {}, swatch(one), h("span", {}, one.label + of), h("b", {}, format(value, one.unit)));
+    });
+    const at = data[0][idx];
+    const head = xLabel === "step" ? `step ${at}` : `${at.toFixed(1)} ${xLabel}`;
+    card.replaceChildren(h("strong", {}, head), h("ul", {}, ...rows));
+    const x = over.offsetLeft + left;
+    const onLeft = left > over.clientWidth / 2;
+    card.style.left = onLeft ? "" : `${x + 12}px`;
+    card.style.right = onLeft ? `${canvasHost.clientWidth - x + 12}px` : "";
   }
 
   /** The axis ends slightly above almost all points; higher points are counted, not hidden. */
@@ -261,6 +270,11 @@ export function createChart({ series, xLabel, name, fromZero = false, bandLabel 
     showGhost(text) {
       ghostLabel.textContent = text;
       element.classList.toggle("pk-has-ghost", text !== "");
+    },
+    /** The colours have changed. */
+    recolor() {
+      const now = readTheme(element);
+      if (plot && (now.c1 !== theme.c1 || now.g1 !== theme.g1)) rebuild();
     },
     describe(text) {
       canvasHost.setAttribute("aria-label", text);

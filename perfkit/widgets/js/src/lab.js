@@ -5,6 +5,7 @@ import { createChart } from "./chart.js";
 import { createControls } from "./controls.js";
 import { isDisconnected, watchKernel } from "./kernel.js";
 import { replaceOutput } from "./notebook.js";
+import { colorOf } from "./palette.js";
 import { announcer, canPress, dataTable, errorBox, format, frame, h, letPress, throttle } from "./parts.js";
 import { Points, summary } from "./points.js";
 import { createRuns } from "./runs.js";
@@ -21,7 +22,14 @@ const ANSWER_WITHIN_MS = 5000;
 const NO_KERNEL =
   "The kernel behind this Lab was restarted or has ended. The figures stay; run the cell again for a new Lab.";
 const NO_ANSWER = "No answer from the kernel yet: it is busy, or it is gone.";
-const GHOSTS = CURVES.map((one) => ({ ...one, ghost: true, fill: false, width: 1.25, dash: [6, 4] }));
+const GHOSTS = CURVES.map((one, i) => ({
+  ...one,
+  color: i ? one.color : "g1",
+  ghost: true,
+  fill: false,
+  width: 1.25,
+  dash: [6, 4],
+}));
 
 const COPY = "Copy as Markdown";
 
@@ -165,12 +173,13 @@ export default () => {
       const warning = h("p", { class: "pk-warning", role: "status" });
       const bar = h("div", { class: "pk-bar" });
       const track = h("div", { class: "pk-track", "aria-hidden": "true" }, bar);
+      const narrowing = h("div", { class: "pk-narrowing" });
       const chart = createChart({
         series: [...CURVES, ...GHOSTS],
         xLabel: "seconds of training",
         name,
         fromZero: true,
-        bandLabel: "machine was quiet",
+        bandLabel: "the steps that count",
       });
       const runs = createRuns(send);
       const stats = () => [
@@ -203,10 +212,10 @@ export default () => {
         { class: "pk-about" },
         h("summary", {}, "About the figures"),
         h("p", {}, "Figures come from quiet windows (shaded in the plot), in which nothing is sent to the browser. Between them the curve is live, and a little slower for being watched."),
-        h("p", {}, "Speed is the pinned run’s mean time per step ÷ this run’s, per sample where batches differ. A hollow bar is unconfirmed: the two runs took place one after the other, and the machine may have changed between them. Confirm alternates the two, in fresh processes; the bar is then solid, with a 95 % interval."),
+        h("p", {}, "Figures of a run are those steps’ mean, with their median beside it. Speed is the pinned run’s mean ÷ this run’s, per sample where batches differ. A hollow bar is unconfirmed: the two runs took place one after the other, and the machine may have changed between them. Confirm alternates the two, in fresh processes; the bar is then solid, with a 95 % interval."),
       );
       root.append(
-        title ? h("div", { class: "pk-head" }, h("strong", { class: "pk-title" }, title)) : "",
+        h("div", { class: "pk-head" }, h("strong", { class: "pk-title" }, name)),
         controls.element,
         h(
           "div",
@@ -217,6 +226,7 @@ export default () => {
         warning,
         silence,
         track,
+        narrowing,
         chart.element,
         runs.element,
         origin,
@@ -255,6 +265,9 @@ export default () => {
           const text = [
             live.folded || ghost.folded ? "older points are drawn as the lowest and highest of each group" : "",
           ];
+          for (const [name, of] of [["c1", run], ["g1", ghostRun]])
+            root.style.setProperty(`--pk-${name}`, colorOf(of));
+          chart.recolor();
           chart.showGhost(ghost.total ? `run ${ghostRun}, pinned` : "");
           chart.set(aligned(live, ghost), {
             bands: quietBands(live),
@@ -290,8 +303,10 @@ export default () => {
         state.textContent = status.state;
         line.textContent = status.line;
         bar.style.width = `${Math.round(100 * (status.progress ?? 0))}%`;
-        track.classList.toggle("pk-unknown", status.state === "confirming");
+        narrowing.innerHTML = status.picture ?? ""; // an SVG of the kernel's own, of numbers alone
+        narrowing.hidden = !status.picture;
         start.textContent = status.started ? "Run again" : "Start";
+        start.classList.toggle("pk-primary", !status.busy);
         controls.say(
           !alive
             ? ""

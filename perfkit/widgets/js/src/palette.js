@@ -12,3 +12,7 @@ export const CURVES = {
   "--pk-c4": table.series[2],
   "--pk-c5": table.series[1],
 };
+
+/** The colour of a run's step time, for a style sheet: clearer on both grounds than the table's. */
+export const colorOf = (run) =>
+  run ? `color-mix(in srgb, ${table.series[(run - 1) % table.series.length]} 70%, var(--pk-fg))` : "var(--pk-fg)";

@@ -2,7 +2,7 @@
 
 import { bar, barReach, pinIcon, spark, sparkTop, stack } from "./bars.js";
 import { morph } from "./morph.js";
-import { lookOf } from "./palette.js";
+import { colorOf, lookOf } from "./palette.js";
 import { canPress, h, letPress } from "./parts.js";
 
 /** `send(content)` reports a click on Pin or Confirm to the kernel. */
@@ -16,7 +16,7 @@ export function createRuns(send) {
     send({ type, run: Number(run) });
   };
   const body = h("tbody", { onclick: pressed });
-  const heads = ["Run", "Settings", "Step time", "Median step", "Data wait", "Samples/s", "Peak memory"];
+  const heads = ["Run", "Settings", "Step time", "Mean step", "Data wait", "Samples/s", "Peak memory"];
   const table = h(
     "table",
     { class: "pk-table pk-runs" },
@@ -80,6 +80,7 @@ export function createRuns(send) {
         "data-run": row.run,
         "data-state": row.state,
         "data-pinned": row.pinned,
+        style: `--pk-c1:${colorOf(row.run)}`,
         class: [
           failed ? "pk-failed" : "",
           row.pinned ? "pk-pinned" : "",
@@ -90,6 +91,7 @@ export function createRuns(send) {
         "th",
         { scope: "row" },
         row.pinnable ? pin(row) : h("span", { class: "pk-no-pin" }),
+        h("span", { class: "pk-run-dot", "aria-hidden": "true" }),
         String(row.run),
         row.state === "done" ? null : h("small", { class: "pk-tag" }, row.state),
       ),
@@ -100,7 +102,7 @@ export function createRuns(send) {
         spark(row.spark, top),
         stack(row.phases.parts, row.phases.words) ?? unseen(row),
       ),
-      cell("step", "Median step"),
+      cell("step", "Mean step"),
       cell("wait", "Data wait"),
       cell("rate", "Samples/s"),
       cell("peak", "Peak memory"),

@@ -1,11 +1,19 @@
 // Colours for the canvas, read from the style sheet (widget.css) and again when the theme changes.
 
-const NAMES = ["fg", "muted", "grid", "bg", "band", "c1", "c2", "c3", "c4", "c5", "font"];
+const NAMES = ["fg", "muted", "grid", "bg", "band", "c2", "c3", "c4", "c5", "font"];
+// may be mixed of others, which a canvas cannot do
+const MIXED = ["c1", "g1"];
 
 export function readTheme(element) {
   const style = getComputedStyle(element);
   const theme = {};
   for (const name of NAMES) theme[name] = style.getPropertyValue(`--pk-${name}`).trim();
+  const probe = element.appendChild(document.createElement("i"));
+  for (const name of MIXED) {
+    probe.style.color = `var(--pk-${name}, var(--pk-fg))`;
+    theme[name] = getComputedStyle(probe).color;
+  }
+  probe.remove();
   return theme;
 }
 
