@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -45,8 +46,6 @@ from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
 from perfkit.trace.record.waits import sleeping_share, waiting_share
 
-# Calls of Level Zero and of the Unified Runtime below torch's XPU.
-_XPU_CALL = re.compile(r"^(ze[A-Z]|ur[A-Z]|pi[A-Z])")
 _AMD_CALL = re.compile(r"^hip[A-Z]")
 _COMPILED = "Torch-Compiled Region: "
 # Calls that give a device something to do.
@@ -59,8 +58,7 @@ class Case:
 
     Shares of a class (``shares``, ``idle``, ``lost_to``, ``device_shares``) are shares of typical
     steps (see :mod:`perfkit.advice.typical`). Shares of selected events are shares of the time of
-    all profiled steps, unless ``typical`` is set, because what happens in only a few steps still
-    costs time.
+    all profiled steps, because what happens in only a few steps still costs time.
 
     One time base: a step takes what steps of the same run take without the profiler, or what the
     device works on it, whichever is longer. The device's own times do not change with recording, so
@@ -97,12 +95,6 @@ class Case:
     def nesting(self) -> Nesting:
         """The nesting of ops."""
         return nesting(self.trace, self.steps)
-
-    @cached_property
-    def device_step_ms(self) -> float | None:
-        """How long the device works on a step, where the host ran ahead; else None."""
-        found = device_step_us(self.trace, self.steps)
-        return None if found is None else found / 1e3
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
@@ -175,12 +167,11 @@ class Case:
         if n := int(launches.sum()):
             return f"{plural(n, 'call')} gave it work, and none was recorded"
         needs_one = pattern("needed_by").search
-        counts = np.bincount(
-            self.trace.name_id[self.rows(Category.OP, Category.ANNOTATION, named=needs_one)],
-            minlength=1,
+        rows = np.flatnonzero(self.rows(Category.OP, Category.ANNOTATION, named=needs_one))
+        names = Counter(self.trace.name_id[rows].tolist()).most_common(1)
+        return "".join(
+            f"operators ran that need one, such as {self.trace.names[one]}" for one, _ in names
         )
-        name = self.trace.names[int(counts.argmax())]
-        return f"operators ran that need one, such as {name}" if counts.any() else ""
 
     @cached_property
     def typical(self) -> Typical:
@@ -213,10 +204,10 @@ class Case:
             return {}
         n, classes = max(len(typical.steps), 1), DEVICE_CLASSES[:-1]
         seen = {c: sum(s.device_ns[c] for s in typical.steps) / 1e3 / n for c in classes}
-        if self.device_step_ms is None:
-            return seen
-        # the host ran ahead: the recorded steps show a part of it
-        return {c: us * 1e3 * self.device_step_ms / sum(seen.values()) for c, us in seen.items()}
+        # where the host ran ahead, the recorded steps show a part of it
+        works_us = device_step_us(self.trace, self.steps)
+        scale = 1.0 if works_us is None else works_us / sum(seen.values())
+        return {c: us * scale for c, us in seen.items()}
 
     @cached_property
     def step_us(self) -> float:
@@ -261,34 +252,31 @@ class Case:
         return sitting(self.trace, self.steps, cause, self.typical.indices)
 
     @cached_property
-    def longest_driver_call(self) -> str:
-        """Name of the driver call, other than launches, copies and waits, with the longest total
-        time; empty if there is none.
-        """
+    def _driver_calls(self) -> Int64:
+        """Rows of long calls of the driver, other than launches, copies and waits, in the steps."""
         rows = driver_calls(self.trace, self.steps)
-        rows = rows[self.steps.containing(self.trace.start_ns[rows]) >= 0]
+        return rows[self._inside[rows]]
+
+    @property
+    def longest_driver_call(self) -> str:
+        """The name of those with the longest total time; empty if there is none."""
+        rows = self._driver_calls
         if not len(rows):
             return ""
         spent = np.bincount(self.trace.name_id[rows], weights=self.trace.dur_us[rows])
         return self.trace.names[int(spent.argmax())]
 
     @property
-    def in_the_driver(self) -> Intervals:
-        """The time outside of operators in long calls of the driver that launch nothing."""
-        rows = driver_calls(self.trace, self.steps)
+    def in_the_driver(self) -> float:
+        """The share of a typical step that is outside of operators, in such calls."""
+        rows = self._driver_calls
         calls = union(self.trace.start_ns[rows], self.trace.end_ns[rows])
-        return overlap(calls, self.outside_of_torch)
+        parts = overlap(calls, self.outside_of_torch)
+        return self._covered_us(parts, self.typical.indices) / self._typical_us
 
     @cached_property
     def _typical_us(self) -> float:
         return max(sum(s.wall_ns for s in self.typical.breakdown.steps) / 1e3, 1e-3)
-
-    def _share(self, cell_ns: Int64, *, typical: bool) -> float:
-        """These times per step as a share of all steps, or of the typical ones."""
-        if typical:
-            chosen = np.array(self.typical.indices, dtype=np.int64)
-            return float(cell_ns[chosen].sum()) / 1e3 / self._typical_us
-        return float(cell_ns.sum()) / 1e3 / self.wall_us
 
     def lost_to(self, host_class: str) -> float:
         """The most of a step that could go with a host class.
@@ -315,34 +303,32 @@ class Case:
         """The time covered by these rows."""
         return union(self.trace.start_ns[rows], self.trace.end_ns[rows])
 
-    def lost_in(self, parts: Intervals, *, typical: bool = False) -> float:
+    def lost_in(self, parts: Intervals) -> float:
         """The most of a step that could go with these intervals; see :meth:`lost_to`."""
-        seen = self.share_of(parts, typical=typical) * self._recording
+        seen = self.share_of(parts) * self._recording
         return min(seen, self.device_shares["idle"] if self.on_device else 1.0)
 
-    def idle_in(self, parts: Intervals, *, typical: bool = False) -> float:
+    def idle_in(self, parts: Intervals) -> float:
         """The share of the steps that these intervals cost: on a CPU their duration; with a device
         only the part in which it idled.
         """
-        if not len(parts):
-            return 0.0
-        cells = paint(self.steps.start_ns, self.steps.end_ns, [parts], self._device)
-        seen = self._share(cells[:, 0, -1], typical=typical)
-        if not self.on_device:
-            return seen
+        if not self.on_device or not len(parts):
+            return self.share_of(parts)
+        device = device_layers(self.trace)[0]
+        cells = paint(self.steps.start_ns, self.steps.end_ns, [parts], device)
         recorded = self.typical.breakdown.device_shares()["idle"]
-        return seen * self.device_shares["idle"] / recorded if recorded else 0.0
+        idle = self.device_shares["idle"] / recorded if recorded else 0.0
+        return float(cells[:, 0, -1].sum()) / 1e3 / self.wall_us * idle
 
-    @cached_property
-    def _device(self) -> list[Intervals]:
-        return device_layers(self.trace)[0] if self.on_device else []
-
-    def share_of(self, parts: Intervals, *, typical: bool = False) -> float:
+    def share_of(self, parts: Intervals) -> float:
         """The share of the steps covered by these intervals on the host."""
+        return self._covered_us(parts) / self.wall_us
+
+    def _covered_us(self, parts: Intervals, steps: Sequence[int] | slice = slice(None)) -> float:
         if not len(parts):
             return 0.0
         cells = paint(self.steps.start_ns, self.steps.end_ns, [parts])
-        return self._share(cells[:, 0, 0], typical=typical)
+        return float(cells[steps, 0, 0].sum()) / 1e3
 
     @cached_property
     def outside_of_torch(self) -> Intervals:
@@ -361,9 +347,8 @@ class Case:
     @cached_property
     def in_forward(self) -> Intervals:
         """The time inside the steps of class *forward*."""
-        layers = host_layers(self.trace, self.steps)
-        others = [part for name, part in layers.items() if name != "forward"]
-        return without(layers["forward"], _joined(others))
+        layers = dict(host_layers(self.trace, self.steps))
+        return without(layers.pop("forward"), _joined(layers.values()))
 
     def lines_in(self, parts: Intervals) -> LineSamples:
         """The line samples taken inside these intervals."""
@@ -484,11 +469,6 @@ class Case:
         return np.flatnonzero(kernels & ~self.trace.named(is_communication))
 
     @property
-    def launches_several(self) -> bool:
-        """Whether steps have several kernels: one shows nothing about the pace of launching."""
-        return len(self.kernels) > self.n_steps
-
-    @property
     def busy_share(self) -> float:
         """Share of the steps in which the device is busy; 0 without one."""
         return 1.0 - self.device_shares["idle"] if self.on_device else 0.0
@@ -502,23 +482,14 @@ class Case:
 
     @property
     def device_type(self) -> str:
-        """What torch calls the type of the device: ``"cuda"`` (ROCm too), ``"xpu"`` …
+        """What torch calls the type of the device, of a recording made here; else ``"cuda"``."""
+        return "cuda" if self.is_file or in_use().is_cpu else in_use().type
 
-        Of a recording it is that of the device in use here; of a file what its driver calls tell.
-        A device whose memory alone was recorded is one, too.
-        """
-        if not self.is_file and not in_use().is_cpu:
-            return in_use().type
-        calls = self.trace.is_a(Category.RUNTIME)
-        return "xpu" if (calls & self.trace.named(_XPU_CALL.match)).any() else "cuda"
-
-    @cached_property
+    @property
     def is_amd(self) -> bool:
         """Whether it is a GPU of AMD's, by its name, its wavefronts or its runtime's calls."""
-        if "amd" in str(self.gpu.get("name", "")).lower() or self.gpu.get("warpSize") == 64:
-            return True
-        calls = self.trace.is_a(Category.RUNTIME)
-        return bool((calls & self.trace.named(_AMD_CALL.match)).any())
+        named = "amd" in str(self.gpu.get("name", "")).lower() or self.gpu.get("warpSize") == 64
+        return named or bool(self.trace.name_table(_AMD_CALL.match).any())
 
     @property
     def nvidia_major(self) -> int:

@@ -29,24 +29,18 @@ class BreakEven:
     """When hours of work on a faster step pay for themselves.
 
     Attributes:
-        before_ms: a step before the work.
         saved_per_run: what a run costs less since; negative where it costs more.
         saved_hours_per_run: how many hours sooner it ends.
         work_hours: spent on it.
         work_cost: those hours at the wage.
         runs: after so many runs the work is paid; None where nothing is saved.
-        runs_low, runs_high: the same for the ends of the steps' intervals; ``runs_high`` is None
-            where perhaps nothing is saved, both where no interval is known.
     """
 
-    before_ms: float
     saved_per_run: float
     saved_hours_per_run: float
     work_hours: float
     work_cost: float
     runs: float | None
-    runs_low: float | None
-    runs_high: float | None
 
 
 @dataclass(frozen=True)
@@ -58,7 +52,6 @@ class DeviceCost:
         price_per_hour: of that device.
         price: of the run at ``step.ms``.
         price_low, price_high: at the ends of the band.
-        hours: of the run at ``step.ms``.
     """
 
     step: StepElsewhere
@@ -66,7 +59,6 @@ class DeviceCost:
     price: float
     price_low: float
     price_high: float
-    hours: float
 
 
 @dataclass(frozen=True)
@@ -166,7 +158,10 @@ def cost(
     if before is not None:
         then = _length("before", before)
         doubts += then.doubts
-        broken_even = _break_even(then, now, steps, price_per_hour, work_hours, wage_per_hour)
+        hours, work_cost = _hours(then.ms - ms, steps), float(work_hours * wage_per_hour)
+        saved = hours * price_per_hour
+        runs = work_cost / saved if saved > 0 else None
+        broken_even = BreakEven(saved, hours, float(work_hours), work_cost, runs)
     elif work_hours:
         raise UsageError(
             "work_hours pays by what it saves: give the step before the work, too (`before`)"
@@ -237,39 +232,6 @@ def _hours(step_ms: float, steps: int) -> float:
     return step_ms * steps / 3.6e6
 
 
-def _break_even(
-    then: _Length,
-    now: _Length,
-    steps: int,
-    price_per_hour: float,
-    work_hours: float,
-    wage_per_hour: float,
-) -> BreakEven:
-    work_cost = float(work_hours * wage_per_hour)
-
-    def saved(before_ms: float, after_ms: float) -> float:
-        return _hours(before_ms - after_ms, steps) * price_per_hour
-
-    def runs(saving: float) -> float | None:
-        return work_cost / saving if saving > 0 else None
-
-    least = most = None
-    if then.interval_ms and now.interval_ms:
-        most = saved(then.interval_ms[1], now.interval_ms[0])
-        least = saved(then.interval_ms[0], now.interval_ms[1])
-    saving = saved(then.ms, now.ms)
-    return BreakEven(
-        before_ms=then.ms,
-        saved_per_run=saving,
-        saved_hours_per_run=_hours(then.ms - now.ms, steps),
-        work_hours=float(work_hours),
-        work_cost=work_cost,
-        runs=runs(saving),
-        runs_low=None if most is None else runs(most),
-        runs_high=None if least is None else runs(least),
-    )
-
-
 def _elsewhere(step: object, on: Mapping[str, float] | None, steps: int) -> tuple[DeviceCost, ...]:
     if on is None:
         return ()
@@ -287,17 +249,8 @@ def _elsewhere(step: object, on: Mapping[str, float] | None, steps: int) -> tupl
     found = []
     for device, price in on.items():
         there = step_elsewhere(opened, device, step_ms=plain_ms)
-        hours = _hours(there.ms, steps)
-        found.append(
-            DeviceCost(
-                step=there,
-                price_per_hour=float(price),
-                price=hours * price,
-                price_low=_hours(there.low_ms, steps) * price,
-                price_high=_hours(there.high_ms, steps) * price,
-                hours=hours,
-            )
-        )
+        prices = (_hours(ms, steps) * price for ms in (there.ms, there.low_ms, there.high_ms))
+        found.append(DeviceCost(there, float(price), *prices))
     return tuple(sorted(found, key=lambda one: one.price))
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import MAY_WAIT, MOST_GAIN, Finding, amdahl, interval
-from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
 from perfkit.advice.outside import OF_LOADING, is_large, outside, steps_grow
 from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.cpu_contention import CpuContention
@@ -25,7 +24,6 @@ _AHEAD = 1.005
 # The time outside of operators is a wait for others from this share of its samples on.
 _MOSTLY = 0.5
 
-_OR_WAITS = ", or waits to"
 BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute", "communication")
 
 # Losses that are only the host's if nothing was queued, which the launches tell.
@@ -130,6 +128,8 @@ def diagnose(
     verdict = first_clause(bounds)
     what = f"{bounds} ({_step_words(step, case)}, {provenance}){uneven}."
     if is_piece:
+        from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
+
         verdict = of_one_piece(verdict)
         what = of_one_piece(f"{bounds} ({fmt_ms(step.median)} in all, {provenance}).")
         found = [finding_of_one_piece(f) for f in found]
@@ -157,7 +157,7 @@ def diagnose(
         is_outside = True
     if first:
         whose = "That piece" if no_step else "The recorded steps"
-        what = f"{whose}: {_uncapital(what)}"
+        what = f"{whose}: {uncapital(what)}"
     return Diagnosis(
         bound.bound_by,
         what,
@@ -201,18 +201,15 @@ def _places_first(found: list[Finding]) -> list[Finding]:
 
 def _each_line_once(found: list[Finding]) -> list[Finding]:
     """What is known of a line by itself, or what a rule says of it: the one that knows a cause."""
-    slow = {f.line for f in found if f.rule == "slow-line"}
     loads = {f.line for f in found if f.rule.startswith("dataloader-")}
     causes = {f.line for f in found if f.rule not in ("hottest-line", "slow-line")} - loads
-
-    def is_said(f: Finding) -> bool:
-        if f.rule == "slow-line":
-            return f.line in causes
-        if f.rule == "hottest-line":
-            return f.line in causes | loads
-        return f.rule.startswith("dataloader-") and f.line in slow - causes
-
-    return [f for f in found if not is_said(f)]
+    slow = {f.line for f in found if f.rule == "slow-line"} - causes
+    said_by = {"slow-line": causes, "hottest-line": causes | loads}
+    return [
+        f
+        for f in found
+        if f.line not in said_by.get(f.rule, slow if f.rule.startswith("dataloader-") else ())
+    ]
 
 
 # What helps only with cores that nobody else uses.
@@ -274,7 +271,6 @@ def _with_ceiling(finding: Finding, case: Case) -> Finding:
     return replace(finding, gain_at_most=gain, formula=formula, has_bound=True)
 
 
-_CANNOT_READ = "No rule can tell what to change without this device's work."
 _RECORD = (
     "No rule can tell what to change: record {} with torch.profiler.profile("
     "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])."
@@ -299,7 +295,7 @@ def as_compared(found: Diagnosis, waiting_ms: float) -> Diagnosis:
         replace(f, evidence=tuple(told if MAY_WAIT in said else said for said in f.evidence))
         for f in found.findings
     )
-    return replace(found, findings=findings, sentence=found.sentence.replace(_OR_WAITS, ""))
+    return replace(found, findings=findings, sentence=found.sentence.replace(", or waits to", ""))
 
 
 def _without_bound(finding: Finding, why: str) -> Finding:
@@ -320,19 +316,22 @@ def _is_one_sided(bound: _Bound, case: Case) -> bool:
 
 
 def _no_cure(bound: _Bound, found: list[Finding], case: Case) -> str:
-    if _is_one_sided(bound, case):
-        if case.trace.unread:
-            return _CANNOT_READ if case.has_operators else _RECORD.format("it again,")
-        if not case.has_operators and not case.on_device:
-            return _EMPTY
-        if not case.on_device and case.was_asked_for:
-            return _NOT_DELIVERED
-        whose = "the device's work" if case.has_operators else "the host's operators"
-        return _RECORD.format(f"{whose}, too,")
-    return "" if found else "Nothing stands out: no rule of perfkit knows a cure for this."
+    if not _is_one_sided(bound, case):
+        return "" if found else "Nothing stands out: no rule of perfkit knows a cure for this."
+    if case.trace.unread and case.has_operators:
+        return "No rule can tell what to change without this device's work."
+    if case.trace.unread:
+        return _RECORD.format("it again,")
+    if not case.has_operators and not case.on_device:
+        return _EMPTY
+    if not case.on_device and case.was_asked_for:
+        return _NOT_DELIVERED
+    whose = "the device's work" if case.has_operators else "the host's operators"
+    return _RECORD.format(f"{whose}, too,")
 
 
-def _uncapital(sentence: str) -> str:
+def uncapital(sentence: str) -> str:
+    """The sentence, to follow a colon."""
     return sentence[:1].lower() + sentence[1:]
 
 
@@ -365,7 +364,7 @@ def _bound(case: Case) -> _Bound:
     if not case.on_device:
         shares = case.shares
         work = shares["forward"] + shares["backward"] + shares["optimizer"]
-        losses["driver"] = case.share_of(case.in_the_driver, typical=True)
+        losses["driver"] = case.in_the_driver
         losses["host"] -= losses["driver"]
         worst = max(losses, key=lambda b: losses[b])
         work = min(work, 1.0 - losses[worst])
@@ -391,9 +390,45 @@ def _bound(case: Case) -> _Bound:
     return _Bound(busiest, busiest, device[busiest], device["compute"])
 
 
+# Part of the step → how it is told of a CPU, and with a device.
+_WORDS = {
+    "data": (
+        "{} of each step waits for the DataLoader",
+        "for {} of each step the device waits for data",
+    ),
+    "host": (
+        "{} of each step is {python}work outside of torch's operators",
+        "in {} of each step the device idles while the host does other work",
+    ),
+    "waits": (
+        "{} of each step is outside of torch's operators, and {waits}",
+        "in {} of each step the device idles, and {waits}",
+    ),
+    "communication": (
+        "{} of each step is spent in exchanges with other ranks, waits included",
+        "for {} of each step the device only exchanges data with other ranks, or waits to",
+    ),
+    "driver": (
+        "{} of each step is in calls of the driver that launch nothing ({driver})",
+        "in {} of each step the device idles while the host is in calls of the driver that launch "
+        "nothing ({driver})",
+    ),
+    "compute": (
+        "{} of each step is spent in torch's operators",
+        "the device computes for {} of each step",
+    ),
+    "launch": (
+        "",
+        "for {} of each step the device waits for launches, while the host runs operators",
+    ),
+    "copy": ("", "for {} of each step copies hold it up, between host and device"),
+}
+
+
 def _sentence(bound: _Bound, case: Case) -> str:
     part, share = fmt_share(bound.share), bound.share
-    if _is_one_sided(bound, case) and not case.has_operators:
+    is_unknown = _is_one_sided(bound, case)
+    if is_unknown and not case.has_operators:
         if case.on_device:
             what = "no operator" if case.has_host else "nothing of the host"
             return f"In {part} of each step the device idles, and {what} was recorded"
@@ -401,62 +436,28 @@ def _sentence(bound: _Bound, case: Case) -> str:
         return f"What takes the time is not known: {why}"
     if bound.part == "host" and (known := _set_up(case, share)):
         return known
+    if bound.part == "gaps":
+        return _gaps(case, part)
     waits = _waits(case)
-    if not case.on_device:
-        words = {
-            "data": f"{part} of each step waits for the DataLoader",
-            "host": (
-                f"{part} of each step is outside of torch's operators, and {waits}"
-                if waits
-                else f"{part} of each step is {'Python and other host ' * case.knows_of_python}"
-                f"work outside of torch's operators"
-            ),
-            "communication": (
-                f"{part} of each step is spent in exchanges with other ranks, waits included"
-            ),
-            "driver": (
-                f"{part} of each step is in calls of the driver that launch nothing "
-                f"({case.longest_driver_call})"
-            ),
-            "compute": f"{part} of each step is spent in torch's operators",
-        }[bound.part]
-        if _is_one_sided(bound, case):
-            return (
-                "What takes the time is not known: the device's work was not recorded "
-                f"({case.unseen_device}); on the host, {words}"
-            )
-    else:
-        words = {
-            "data": f"for {part} of each step the device waits for data",
-            "host": (
-                f"in {part} of each step the device idles, and {waits}"
-                if waits
-                else f"in {part} of each step the device idles while the host does other work"
-            ),
-            "launch": (
-                f"for {part} of each step the device waits for launches, because the host "
-                "launches kernels too slowly"
-                if case.joins_launches and case.launches_several
-                else f"for {part} of each step the device waits for launches, while the host runs "
-                "operators"
-            ),
-            "sync": _waiting(case, part),
-            "gaps": _gaps(case, part),
-            "driver": (
-                f"in {part} of each step the device idles while the host is in calls of the driver "
-                f"that launch nothing ({case.longest_driver_call})"
-            ),
-            "copy": f"for {part} of each step copies hold it up, between host and device",
-            "compute": f"the device computes for {part} of each step",
-            "communication": (
-                f"for {part} of each step the device only exchanges data with other ranks"
-                f"{_OR_WAITS}"
-            ),
-        }[bound.part]
+    words = (
+        _waiting(case, part)
+        if bound.part == "sync"
+        else _WORDS["waits" if waits and bound.part == "host" else bound.part][
+            case.on_device
+        ].format(
+            part,
+            waits=waits,
+            python="Python and other host " * case.knows_of_python,
+            driver=case.longest_driver_call,
+        )
+    )
+    if is_unknown:
+        return (
+            "What takes the time is not known: the device's work was not recorded "
+            f"({case.unseen_device}); on the host, {words}"
+        )
     if bound.part == "compute":
         return f"Compute-bound: {words}"
-    if bound.part == "gaps":
-        return words
     if case.on_device and not case.joins_launches and bound.part in _THE_HOSTS:
         why = (
             "for most of the device's work the trace does not say which call launched it"
@@ -488,28 +489,22 @@ def _set_up(case: Case, share: float) -> str:
 
     What only a few steps do is a share of the profiled time.
     """
-    compiling, capturing = case.share_of(case.compiling), case.idle_in(case.capturing)
-    searching, first = case.share_of(case.set_up.searching), case.share_of(case.set_up.first)
-    if compiling > share / 2:
-        return f"Host-bound: torch.compile compiles for {fmt_share(compiling)} of the profiled time"
-    if capturing > share / 2:
-        return (
-            f"Host-bound: capturing a CUDA graph takes {fmt_share(capturing)} of the profiled "
-            "time, and the device idles: what is launched then runs only in replays"
-        )
-    if searching > share / 2:
-        return (
-            f"Host-bound: for {fmt_share(searching)} of each step convolutions search for "
-            "their fastest algorithm, in every step anew"
-        )
-    if first > share / 2:
-        name, ms = case.set_up.longest[0]
-        start = "Host-bound" if share >= DATA_BOUND_FROM else "Partly host-bound"
-        return (
-            f"{start}: {fmt_share(first)} of the profiled time is start-up: {name} took "
-            f"{fmt_ms(ms)} the first time"
-        )
-    return ""
+    known = {
+        "torch.compile compiles for {} of the profiled time": case.share_of(case.compiling),
+        "capturing a CUDA graph takes {} of the profiled time: what is launched then runs only in "
+        "replays": case.idle_in(case.capturing),
+        "for {} of each step convolutions search for their fastest algorithm, in every step "
+        "anew": case.share_of(case.set_up.searching),
+        **{
+            f"{{}} of the profiled time is start-up: {name} took {fmt_ms(ms)} the first time": (
+                case.share_of(case.set_up.first)
+            )
+            for name, ms in case.set_up.longest[:1]
+        },
+    }
+    said = max(known, key=lambda one: known[one])
+    start = "Host-bound" if share >= DATA_BOUND_FROM else "Partly host-bound"
+    return f"{start}: {said.format(fmt_share(known[said]))}" if known[said] > share / 2 else ""
 
 
 def _waits(case: Case) -> str:

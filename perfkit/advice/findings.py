@@ -124,13 +124,11 @@ def fact(
     evidence: tuple[str, ...],
     what_to_do: str,
     *,
-    line: str | None = None,
     acts_on: tuple[str, ...] = (),
-    leaves: float = 0.0,
-    changes: str = "",
     gain: tuple[float, str] | None = None,
+    **more: Any,
 ) -> Finding:
-    """A finding about the run's objects; see :class:`Finding` for the arguments.
+    """A finding about the run's objects; see :class:`Finding`.
 
     Args:
         gain: its bound and formula, where the objects tell it.
@@ -144,13 +142,11 @@ def fact(
         gain_at_most=bound,
         formula=formula,
         cures=tuple(dict.fromkeys(bound for one in acts_on for bound in _BOUNDS_OF[one])),
-        line=line,
         always=True,
         has_bound=gain is not None,
         is_state=True,
         acts_on=acts_on,
-        leaves=leaves,
-        changes=changes,
+        **more,
     )
 
 

@@ -228,17 +228,15 @@ def kind_of(line: Line, *, trains: bool) -> LineKind:
         return WAITING
     if by_text not in (OTHER, WAITING):
         return by_text
-    for pattern, kind in (
+    by_library = (
         (_LOG_LIBRARY, LOGGING),
         (_IMAGE_LIBRARY, IMAGES),
         (_FILE_LIBRARY, SAVING),
         (_NUMPY_LIBRARY, NUMPY),
-    ):
-        if pattern.match(line.library):
-            return kind
-    if "forward" in (line.function, line.inner_function.rpartition(".")[2]):
-        return FORWARD
-    return OTHER
+    )
+    in_forward = "forward" in (line.function, line.inner_function.rpartition(".")[2])
+    known = (kind for pattern, kind in by_library if pattern.match(line.library))
+    return next(known, FORWARD if in_forward else OTHER)
 
 
 def kind_of_source(text: str) -> LineKind:
@@ -272,8 +270,6 @@ def beside_the_model(line: Line, *, trains: bool) -> LineKind | None:
     parts = (line.inner, line.inner_function, line.function, line.source, line.library_function)
     if _OPTIMIZERS.search(line.inner.partition(":")[0]):
         return OPTIMIZER
-    kinds = [(_EMA, EMA)] if trains else []
-    for pattern, kind in (*kinds, (_METRICS, METRICS)):
-        if any(pattern.search(part) for part in parts):
-            return kind
-    return None
+    if trains and any(map(_EMA.search, parts)):
+        return EMA
+    return METRICS if any(map(_METRICS.search, parts)) else None

@@ -41,7 +41,6 @@ class StepElsewhere:
         ms: length of the step, each operator as far from its least time as recorded.
         low_ms, high_ms: all as close to it, or as far from it, as the closest tenth and the
             farthest tenth of the recorded operators' time.
-        least_ms: least time of the counted operators there.
         share_kept: share of the recorded step that does not depend on the device.
         doubts: what the band does not cover.
     """
@@ -50,7 +49,6 @@ class StepElsewhere:
     ms: float
     low_ms: float
     high_ms: float
-    least_ms: float
     share_kept: float
     doubts: tuple[str, ...] = ()
 
@@ -108,7 +106,6 @@ def step_elsewhere(
         ms=ms[1],
         low_ms=min(ms),
         high_ms=max(ms),
-        least_ms=there.least_us / 1e3,
         share_kept=kept_ms / (kept_ms + working_ms) if kept_ms + working_ms else 0.0,
         doubts=tuple(doubts),
     )

@@ -1,8 +1,7 @@
-"""Where in the user's code something stands: by its object, or by what is written there."""
+"""Where in the user's code something is: by its object, its text, or a recorded stack."""
 
 from __future__ import annotations
 
-import ast
 import inspect
 import linecache
 import re
@@ -15,6 +14,12 @@ from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, where
 
 _MOST_FILES, _MOST_LINES = 200, 20_000
+# Kineto writes a frame as ``path(line): function``.
+_FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
+# Frames of Python, installed packages and perfkit, on any machine.
+_NOT_THE_USERS = re.compile(
+    r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python\d[\d.]*|torch|perfkit)[/\\]|^<"
+)
 
 
 def shown_line(file: str, line: int) -> str:
@@ -51,17 +56,10 @@ def first_line_with(pattern: str) -> str | None:
 
 
 def _is_within(function: str, file: str, line: int) -> bool:
-    """Whether a line is of a function of that name."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:
-        return False
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return any(
-        node.name == function and node.lineno <= line <= (node.end_lineno or 0)
-        for node in ast.walk(tree)
-        if isinstance(node, kinds)
-    )
+    """Whether the last ``def`` above a line is of that name."""
+    above = (re.match(r"\s*(?:async )?def (\w+)", one) for one in linecache.getlines(file)[:line])
+    names = [found[1] for found in above if found]
+    return names[-1:] == [function]
 
 
 def _lines_with(pattern: re.Pattern[str]) -> Iterator[tuple[str, int]]:
@@ -84,3 +82,16 @@ def _user_files() -> list[str]:
 def name_of(thing: Any) -> str:
     """The class of an object, for a sentence."""
     return printable(type(thing).__qualname__, 60)
+
+
+def recorded_place(stack: str) -> tuple[str, int, str] | None:
+    """File, line and function of the innermost user frame; None if there is none.
+
+    Args:
+        stack: frames as ``path(line): function``, innermost first, joined by ``;``.
+    """
+    for frame in stack.split(";"):
+        found = _FRAME.match(frame.strip())
+        if found and not _NOT_THE_USERS.search(found["file"]):
+            return found["file"], int(found["line"]), found["function"]
+    return None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perfkit.advice.case import Case
-from perfkit.advice.diagnose import Diagnosis, diagnose
+from perfkit.advice.diagnose import Diagnosis, diagnose, uncapital
 from perfkit.advice.findings import Finding
 from perfkit.advice.outside import of_the_program
 from perfkit.base.compiling import CompileReport
@@ -24,6 +23,7 @@ from perfkit.base.extras import needs
 from perfkit.base.files import write_atomically
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import CpuContention
+from perfkit.base.plain import fields
 from perfkit.base.printable import printable
 from perfkit.measure.summary import Summary, summarize
 from perfkit.trace.ask.breakdown import Breakdown, breakdown
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 # Kineto's first traces are from 2020. A clock outside these years is not a date (some count from
 # boot).
 _KINETO_FROM_S, _KINETO_UNTIL_S = 1_577_836_800, 4_102_444_800
+_TABLES = ("operators", "steps", "lines", "worker_lines", "process_lines", "syncs", "findings")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,6 @@ class Profile(Shown):
         is_piece: whether no step was found, so that all figures are of the whole as one piece.
         compiled: what ``torch.compile`` did in the whole code, not only in the profiled steps; None
             if nothing was compiled, and for a trace from a file.
-        compiles_in_steps: whether something was compiled in the profiled steps.
         whole: host class → share of all steps of the run, where they are known; else None.
         limit: the steps beside the least time that the device needs; None without recorded shapes.
         trace: the events.
@@ -99,23 +99,10 @@ class Profile(Shown):
     nothing: str = ""
     is_piece: bool = False
     compiled: CompileReport | None = None
-    compiles_in_steps: bool = False
     limit: Limit | None = None
     worker_lines: LineSamples = NO_LINES
     process_lines: LineSamples = NO_LINES
     whole: Mapping[str, float] | None = None
-
-    @property
-    def steps_of_compiling(self) -> int | None:
-        """As many profiled steps as compiling took, in time; None where these compile themselves.
-
-        When compiling has paid is another number: that needs a step without it, too.
-        """
-        if self.compiled is None or not self.compiled.n_graphs or self.is_piece:
-            return None
-        if self.compiles_in_steps or not self.step.median:
-            return None
-        return math.ceil(1e3 * self.compiled.compile_s / self.step.median)
 
     @cached_property
     def waterfall(self) -> Waterfall | None:
@@ -145,43 +132,26 @@ class Profile(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the events, as plain JSON types."""
-        return {
+        covered, fall, least = self.coverage, self.waterfall, self.limit
+        instead = {
             "type": "profile",
             **self.diagnosis.to_dict(),
             **({"sentence": self.nothing} if self.nothing else {}),
             "how_found": self.breakdown.how_found,
-            "n_steps": self.n_steps,
-            "step_ms": self.step.to_dict(),
-            "shares": self.breakdown.shares() if self.whole is None else dict(self.whole),
+            "step_ms": self.step,
+            "shares": self.breakdown.shares() if self.whole is None else self.whole,
             "device_shares": self.breakdown.device_shares(),
             "steps": [
-                {
-                    "name": s.name,
-                    "wall_us": s.wall_us,
-                    "host_us": s.host_us,
-                    **({"device_us": s.device_us} if s.device_ns else {}),
-                }
+                {"name": s.name, "wall_us": s.wall_us, "host_us": s.host_us}
+                | ({"device_us": s.device_us} if s.device_ns else {})
                 for s in self.breakdown.steps
             ],
-            "operators": [asdict(o) for o in self.operators],
-            "lines": self.lines.to_dict(),
-            "worker_lines": self.worker_lines.to_dict(),
-            "process_lines": self.process_lines.to_dict(),
-            "syncs": [asdict(s) for s in self.syncs],
-            "cost": None if self.cost is None else asdict(self.cost),
-            "coverage": (
-                None
-                if self.coverage is None
-                else {**asdict(self.coverage), "share": self.coverage.share}
-            ),
-            "elsewhere": None if self.elsewhere is None else self.elsewhere.to_dict(),
-            "busy": None if self.busy is None else self.busy.to_dict(),
-            "compiled": None if self.compiled is None else asdict(self.compiled),
-            "limit": None if self.limit is None else self.limit.summary(),
-            "waterfall": None if self.waterfall is None else self.waterfall.summary(),
-            "provenance": self.provenance.to_dict(),
-            "warnings": list(self.warnings),
+            "coverage": covered and {**asdict(covered), "share": covered.share},
+            "limit": least and least.summary(),
+            "waterfall": fall and fall.summary(),
         }
+        without = ("breakdown", "diagnosis", "step", "nothing", "is_piece", "whole")
+        return fields(self, without=without, **instead)
 
     def to_dataframe(self, what: str = "operators") -> pd.DataFrame:
         """One table as a pandas DataFrame.
@@ -194,29 +164,17 @@ class Profile(Shown):
             UsageError: there is no such table.
             MissingError: pandas is not installed.
         """
-        tables: dict[str, Callable[[], Sequence[dict[str, Any]]]] = {
-            "operators": lambda: [asdict(o) for o in self.operators],
-            "steps": lambda: [
-                {
-                    "name": s.name,
-                    "wall_us": s.wall_us,
-                    **s.host_us,
-                    **{f"device {k}": v for k, v in s.device_us.items()},
-                }
-                for s in self.breakdown.steps
-            ],
-            "lines": self.lines.to_dict,
-            "worker_lines": self.worker_lines.to_dict,
-            "process_lines": self.process_lines.to_dict,
-            "syncs": lambda: [asdict(s) for s in self.syncs],
-            "findings": lambda: [f.to_dict() for f in self.diagnosis.findings],
-        }
-        if what not in tables:
-            raise UsageError(f"no table {what!r} in a profile; there are: {', '.join(tables)}")
+        if what not in _TABLES:
+            raise UsageError(f"no table {what!r} in a profile; there are: {', '.join(_TABLES)}")
         with needs("to_dataframe()"):
             import pandas as pd
 
-        return pd.DataFrame(tables[what]())
+        rows = self.to_dict()[what]
+        if what == "steps":
+            for row in rows:
+                row |= row.pop("host_us")
+                row |= {f"device {k}": v for k, v in row.pop("device_us", {}).items()}
+        return pd.DataFrame(rows)
 
     @property
     def _not_saved_as(self) -> tuple[str, ...]:
@@ -248,10 +206,6 @@ class Profile(Shown):
                 f"cannot write {target}: this profile is of a trace that was not recorded here, so "
                 "copy the trace's own file; .to_json() has the findings"
             )
-        self._save_trace(target, scrub=scrub)
-        return target
-
-    def _save_trace(self, target: Path, *, scrub: bool) -> None:
         data = self.raw
         if scrub:
             import msgspec
@@ -264,10 +218,11 @@ class Profile(Shown):
             except (msgspec.DecodeError, UnicodeDecodeError):
                 # torch does not escape all names: then write what perfkit could read
                 save(self.trace, target, scrub=True)
-                return
+                return target
         if target.name.lower().endswith(".gz"):
             data = gzip.compress(data, compresslevel=6)
         write_atomically(target, lambda part: part.write_bytes(data))
+        return target
 
 
 def explain(
@@ -289,16 +244,16 @@ def explain(
     """
     made = recording if isinstance(recording, Recording) else None
     trace = recording.trace if isinstance(recording, Recording) else recording
-    if made is not None:
-        origin = stamp("measured here", device=None if trace.has_device else "cpu")
-    else:
-        origin = _recorded(trace)
-    lines = NO_LINES if made is None else made.lines
-    of_workers = NO_LINES if made is None else made.worker_lines
-    facts = Facts() if made is None else made.facts
-    cost, outside, busy = (
-        (None, None, None) if made is None else (made.cost, made.elsewhere, made.busy)
+    origin = (
+        _recorded(trace)
+        if made is None
+        else stamp("measured here", device=None if trace.has_device else "cpu")
     )
+    lines, of_workers, of_processes = (
+        (made.lines, made.worker_lines, made.process_lines) if made else (NO_LINES,) * 3
+    )
+    facts = made.facts if made else Facts()
+    cost, elsewhere, busy = (made.cost, made.elsewhere, made.busy) if made else (None, None, None)
     steps = find_steps(trace)
     split = breakdown(trace, steps)
     is_piece = steps.how_found == WHOLE and not is_step
@@ -322,19 +277,20 @@ def explain(
     if made is not None and made.cost.plain_step_ms:
         steps_ms = made.unprofiled_ms
     step = summarize(steps_ms)
-    far, not_far = _limit_of(trace, steps, cost)
+    outside = of_the_program(elsewhere)
+    least, no_least = _limit_of(trace, steps, cost)
     return Profile(
         breakdown=split,
         operators=case.operators,
         lines=lines,
         worker_lines=of_workers,
-        process_lines=NO_LINES if made is None else made.process_lines,
+        process_lines=of_processes,
         syncs=case.syncs,
         diagnosis=diagnose(
             case,
             step,
             origin.kind,
-            elsewhere=of_the_program(outside),
+            elsewhere=outside,
             busy=busy,
             no_step=no_step,
             is_piece=is_piece,
@@ -348,21 +304,20 @@ def explain(
             *recording.warnings,
             *_host_only(case),
             *_no_exchange(case),
-            *_elsewhere_note(of_the_program(outside)),
+            *_elsewhere_note(outside),
             *_accumulation(trace, steps),
             *(_passes(trace) if no_step else split.warnings),
             *lines.warnings,
-            *not_far,
+            *no_least,
         ),
         trace=trace,
-        raw=b"" if made is None else made.raw,
-        coverage=None if made is None else made.coverage,
-        elsewhere=outside,
+        raw=made.raw if made else b"",
+        coverage=made.coverage if made else None,
+        elsewhere=elsewhere,
         busy=busy,
         is_piece=is_piece,
         compiled=facts.compiled,
-        compiles_in_steps=len(case.compiling) > 0,
-        limit=far,
+        limit=least,
         whole=None if case.on_device or whole is None else case.shares,
     )
 
@@ -418,11 +373,7 @@ def _elsewhere_note(outside: Elsewhere | None) -> list[str]:
     """A note on time elsewhere; if that is most of the time, the diagnosis says so first."""
     if outside is None or outside.is_most or not outside.is_worth_a_word:
         return []
-    return [_uncapital(outside.sentence()).rstrip(".")]
-
-
-def _uncapital(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
+    return [uncapital(outside.sentence()).rstrip(".")]
 
 
 def _accumulation(trace: Trace, steps: Steps) -> list[str]:
@@ -440,24 +391,16 @@ def _accumulation(trace: Trace, steps: Steps) -> list[str]:
 def _recorded(trace: Trace) -> Provenance:
     """Where and when a trace file says it was recorded, as far as it says so."""
     devices = trace.metadata.get("deviceProperties")
-    names = (
-        [d["name"] for d in devices if isinstance(d, dict) and isinstance(d.get("name"), str)]
-        if isinstance(devices, list)
-        else []
-    )
+    known = devices if isinstance(devices, list) else []
+    names = [d["name"] for d in known if isinstance(d, dict) and isinstance(d.get("name"), str)]
+    kind = "a device that perfkit cannot read" if trace.unread else "cpu"
     return Provenance(
         kind="recorded",
         machine="",
-        device=printable(names[0], 80) if names else _kind_of_device(trace),
+        device=printable(names[0], 80) if names else "a GPU" if trace.has_device else kind,
         versions={},
         when_utc=_recorded_when(trace),
     )
-
-
-def _kind_of_device(trace: Trace) -> str:
-    if trace.has_device:
-        return "a GPU"
-    return "a device that perfkit cannot read" if trace.unread else "cpu"
 
 
 def _recorded_when(trace: Trace) -> str:

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, overload
 
-from perfkit.advice.evaluation import evaluation_note
 from perfkit.advice.profile import Profile, explain
 from perfkit.advice.state.state import StateWatch
+from perfkit.advice.typical import evaluation_note
 from perfkit.base.arguments import check_flag, check_function, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import MeasurementError, UsageError

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,11 +15,12 @@ from typing import Any, NamedTuple
 from perfkit._version import __version__
 from perfkit.advice.diagnose import as_compared
 from perfkit.advice.open_trace import OpenTrace
+from perfkit.advice.places import recorded_place
 from perfkit.advice.profile import Profile, explain
-from perfkit.advice.where import user_place
 from perfkit.base.display import Shown
 from perfkit.base.errors import TraceError, UsageError
 from perfkit.base.machine._host import usable_cpus
+from perfkit.base.plain import plain
 from perfkit.base.words import fmt_bytes, plural
 from perfkit.trace.ask.diff import Diff
 from perfkit.trace.ask.diff import diff as compare_traces
@@ -71,12 +71,8 @@ class TraceReport(Shown):
             "perfkit": __version__,
             **describe(self.file, self.profile),
             **({"ranks": list(self.ranks)} if self.ranks else {}),
-            **(
-                {"rank_comparison": _comparison(self.comparison)}
-                if self.comparison is not None
-                else {}
-            ),
-            **({"diff": _diff(self.diff)} if self.diff is not None else {}),
+            **({"rank_comparison": _comparison(self.comparison)} if self.comparison else {}),
+            **({"diff": _diff(self.diff)} if self.diff else {}),
         }
 
 
@@ -101,12 +97,9 @@ def describe(file: str, profile: Profile) -> dict[str, Any]:
 
 
 def _comparison(compared: Ranks) -> dict[str, Any]:
+    keys = ("stragglers", "imbalance", "n_collectives", "skew_ms", "transfer_ms")
     return {
-        "stragglers": list(compared.stragglers),
-        "imbalance": compared.imbalance,
-        "n_collectives": compared.n_collectives,
-        "skew_ms": compared.skew_ms,
-        "transfer_ms": compared.transfer_ms,
+        **{key: plain(getattr(compared, key)) for key in keys},
         "waits": [
             {"rank": who, "for_rank": whom, "ms_per_step": ms}
             for (who, whom), ms in compared.waits_ms.items()
@@ -116,16 +109,9 @@ def _comparison(compared: Ranks) -> dict[str, Any]:
 
 
 def _diff(changed: Diff) -> dict[str, Any]:
-    return {
-        "other": changed.names[0],
-        "before_step_ms": changed.before_step_ms,
-        "after_step_ms": changed.after_step_ms,
-        "ratio": changed.ratio if math.isfinite(changed.ratio) else None,
-        "host_ms": {k: list(v) for k, v in changed.host_ms.items()},
-        "device_ms": {k: list(v) for k, v in changed.device_ms.items()},
-        "changes": [asdict(c) for c in changed.changes],
-        "warnings": list(changed.warnings),
-    }
+    keys = ("before_step_ms", "after_step_ms", "ratio", "host_ms", "device_ms", "changes")
+    found = {key: plain(getattr(changed, key)) for key in (*keys, "warnings")}
+    return {"other": changed.names[0], **found}
 
 
 def rank_of(trace: Trace) -> int | None:
@@ -136,17 +122,13 @@ def rank_of(trace: Trace) -> int | None:
 
 
 def _sync(sync: Sync) -> dict[str, Any]:
-    place = user_place(sync.stack)
+    file, line, function = recorded_place(sync.stack) or (None, None, None)
+    keys = ("op", "count", "cost_us", "call", "copy", "is_transfer")
     return {
-        "op": sync.op,
-        "file": None if place is None else place.file,
-        "line": None if place is None else place.line,
-        "line_is": None if place is None else "def" if sync.at_def else "call",
-        "count": sync.count,
-        "cost_us": sync.cost_us,
-        "call": sync.call,
-        "copy": sync.copy,
-        "is_transfer": sync.is_transfer,
+        **{key: getattr(sync, key) for key in keys},
+        "file": file,
+        "line": line,
+        "line_is": function and ("def" if sync.at_def else "call"),
     }
 
 

@@ -12,7 +12,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfkit.base.words import fmt_ms
+import numpy as np
+import numpy.typing as npt
+
+from perfkit.base.words import fmt_ms, fmt_share
 from perfkit.trace.ask.breakdown import Breakdown, StepBreakdown
 
 # Longest over shortest step; below this the spread does not matter.
@@ -20,6 +23,8 @@ _UNEVEN_FROM = 1.5
 # One fetch more than usual is the one that ends an epoch; at most so many steps are the exception.
 _MORE_FETCHES = 2
 _MOST_EXCEPTIONS = 1 / 3
+# From this share of the recorded steps on, evaluation within them is told.
+_LEAST_EVALUATED = 0.05
 
 
 @dataclass(frozen=True)
@@ -81,4 +86,28 @@ def _not_counted(left_out: Sequence[StepBreakdown], steps: Sequence[StepBreakdow
     return (
         f"{which} ({up_to}{fmt_ms(longest / 1e6)}) asked a DataLoader for {up_to}{most} batches, "
         f"not for {usual:.0f}: an evaluation perhaps, and not in these shares"
+    )
+
+
+def evaluation_note(
+    evaluated: Sequence[float] | npt.NDArray[np.float64],
+    whole: Sequence[float] | npt.NDArray[np.float64],
+    shown: Breakdown,
+) -> str:
+    """That so much of the shown steps' time is evaluation, which a trace cannot tell from forward.
+
+    Empty where it is little.
+
+    Args:
+        evaluated, whole: the time of each recorded step that was evaluation, and all of it.
+        shown: the recorded steps. Those of another kind are told on their own, and not here.
+    """
+    alike = len(shown.steps) == len(whole)
+    chosen: Sequence[int] = typical(shown).indices if alike else range(len(whole))
+    some, all_of_it = (sum(times[i] for i in chosen) for times in (evaluated, whole))
+    if not some or some < _LEAST_EVALUATED * all_of_it:
+        return ""
+    return (
+        f"evaluation (or a policy that plays) is {fmt_share(some / all_of_it)} of the steps in "
+        "these shares, which count it as forward, data wait or other"
     )

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from perfkit.advice.evaluation import evaluation_note
 from perfkit.advice.findings import Finding
 from perfkit.advice.profile import Profile, explain
+from perfkit.advice.typical import evaluation_note
 from perfkit.base.display import Shown
 from perfkit.base.errors import PerfkitError
 from perfkit.base.instrument import Failure

@@ -60,15 +60,6 @@ def _lines(of: RunCost) -> tuple[str, ...]:
             f"Over its interval, {fmt_ms(of.low_ms)} to {fmt_ms(of.high_ms)}: "
             f"{_amount(of.price_low, of)} to {_amount(of.price_high, of)}."
         )
-    one = of.break_even
-    if one is not None and one.runs is not None and one.work_cost and one.runs_low is not None:
-        parts.append(
-            f"Over both intervals the work pays off after {_runs(one.runs_low)} to "
-            f"{_runs(one.runs_high)}."
-            if one.runs_high is not None
-            else f"Over both intervals the work pays off after {_runs(one.runs_low)} at the "
-            "earliest, or never."
-        )
     return (" ".join(parts),)
 
 

@@ -133,17 +133,10 @@ def _next_steps(p: Profile) -> tuple[str, ...]:
 
 
 def _compiled_line(p: Profile) -> str:
-    """What torch.compile did, and what that costs in steps; empty if nothing was compiled."""
+    """What torch.compile did; empty if nothing was compiled."""
     if p.compiled is None:
         return ""
-    said = f"torch.compile: {compile_sentence(p.compiled)}"
-    n = p.steps_of_compiling
-    if n is None:
-        return said
-    return (
-        f"{said} That took as long as {plural(n, 'profiled step')}: if a step took twice as long "
-        "without it, it pays off after as many."
-    )
+    return f"torch.compile: {compile_sentence(p.compiled)}"
 
 
 def _picture(strip: step_strip.Strip, p: Profile) -> step_strip.StepStrip:

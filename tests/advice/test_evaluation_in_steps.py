@@ -11,7 +11,7 @@ from torch import nn
 
 import perfkit
 from perfkit import show
-from perfkit.advice.evaluation import evaluation_note
+from perfkit.advice.typical import evaluation_note
 from perfkit.trace.ask.breakdown import Breakdown, StepBreakdown
 from tests.left_running import assert_nothing_runs
 
@@ -76,7 +76,7 @@ def test_evaluation_inside_the_recorded_steps_is_told(
     assert len(_told(p.result)) == is_told
     if is_told:
         text = " ".join(show.text(p.result).split())
-        assert "their picture counts it as forward, data wait or other" in text
+        assert "in these shares, which count it as forward, data wait or other" in text
 
 
 def test_passes_of_what_does_not_train_by_itself_are_not_called_evaluation() -> None:
@@ -151,9 +151,9 @@ def test_an_evaluation_in_steps_that_are_told_on_their_own_is_in_no_share() -> N
     """The fourth step holds an evaluation, and is not in the picture."""
     evaluated, whole = [0.0, 0.0, 0.0, 90.0], [10.0, 10.0, 10.0, 100.0]
     assert evaluation_note(evaluated, whole, _steps(1, 1, 1, 10)) == ""
-    assert "69 % of the recorded steps" in evaluation_note(evaluated, whole, _steps(1, 1, 1, 1))
+    assert "69 % of the steps" in evaluation_note(evaluated, whole, _steps(1, 1, 1, 1))
     evaluated[0] = 6.0
     told = evaluation_note(evaluated, whole, _steps(1, 1, 1, 10))
     assert told.startswith(
-        "evaluation (or a policy that plays) is 20 % of the steps in these shares; their"
+        "evaluation (or a policy that plays) is 20 % of the steps in these shares"
     )

@@ -81,7 +81,6 @@ def test_capturing_a_graph_is_not_launching_too_slowly() -> None:
     profile = _explained(_capture(20_000))
     assert profile.diagnosis.bound_by == "host"
     assert "capturing a CUDA graph takes" in profile.diagnosis.sentence
-    assert "too slowly" not in profile.diagnosis.sentence
     assert _rules(profile) == ["graph-capture"]
     facts = profile.diagnosis.findings[0].evidence
     assert facts[0].startswith("1 capture of 20.0 ms in all")
@@ -212,11 +211,8 @@ def test_without_correlation_nothing_is_said_of_slow_launches_or_of_the_path() -
         event["args"].pop("correlation", None)
     profile = explain(load(json.dumps(whole).encode()))
     assert "waits for launches, while the host runs operators" in profile.diagnosis.sentence
-    assert "too slowly" not in profile.diagnosis.sentence
     assert "critical path" not in profile.diagnosis.sentence
     assert profile.diagnosis.findings[0].title == "The device idles while the host runs operators"
-    sim.kernel("aten::add", 980, 990, 1)
-    assert "too slowly" in _explained(sim).diagnosis.sentence
 
 
 def test_launches_outside_of_operators_are_no_python_on_the_path() -> None:
@@ -268,7 +264,6 @@ def test_the_path_is_told_where_most_launches_are_known(n_joined: int, is_said: 
         launch = sim.call("cudaLaunchKernel", at + 1, 5) if known else -1
         sim.device("gemm", at + 10, 100, launch)
     sentence = _explained(sim).diagnosis.sentence
-    assert ("too slowly" in sentence) is is_said
     assert ("-bound" in sentence) is is_said
     assert ("the trace does not say which call launched it" in sentence) is not is_said
 

@@ -64,17 +64,11 @@ def test_a_line_that_ends_a_graph_is_in_the_profile() -> None:
     assert "torch.compile: 2 graphs compiled in" in said
     assert "1 line ends a graph" in said
     assert f"test_profile_compiled.py:{line}" in said
-    # it was compiled before the profiled steps, so these say what a step takes
-    assert not found.compiles_in_steps
-    assert found.steps_of_compiling >= 1
-    assert "it pays off after as many" in said
     assert found.to_dict()["compiled"]["n_graphs"] == 2
 
 
-def test_steps_that_compile_do_not_say_when_it_pays() -> None:
+def test_that_torch_compile_gave_up_is_in_the_profile() -> None:
     found = _training(_Counting(), 14)
-    assert found.compiles_in_steps
-    assert found.steps_of_compiling is None
     assert len(found.compiled.given_up) == 1
     assert "compile-gave-up" in {one.rule for one in found.diagnosis.findings}
     said = " ".join(found.to_text().split())

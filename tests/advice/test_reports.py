@@ -11,8 +11,6 @@ from simulated_traces import WORKERS, Simulated, cpu_training, gpu_training, pro
 
 from perfkit.advice import explain
 from perfkit.advice.profile import _elsewhere_note, _limit_of
-from perfkit.base.compiling import CompileReport
-from perfkit.measure.summary import summarize
 from perfkit.trace import find_steps, load
 from perfkit.trace.ask.limit import limit
 from perfkit.trace.record.cost import Cost
@@ -87,20 +85,6 @@ def test_time_elsewhere_is_noted_where_it_is_not_the_verdict(seconds: float, n_n
     stretches = (Stretch("what ran after the last step", seconds, 0),)
     assert len(_elsewhere_note(Elsewhere(10.0, 4, 3.0, stretches))) == n_notes
     assert _elsewhere_note(None) == []
-
-
-def test_how_many_steps_compiling_took() -> None:
-    compiled = CompileReport(n_graphs=3, breaks=(), recompilations=(), compile_s=1.0)
-    found: Any = explain(load(_fetching(1, 1, updates=True).json()))
-    assert found.steps_of_compiling is None
-    assert replace(found, compiled=compiled).steps_of_compiling == 1_000
-    for known in (
-        {"compiled": replace(compiled, n_graphs=0)},
-        {"is_piece": True},
-        {"compiles_in_steps": True},
-        {"step": summarize([0.0, 0.0])},
-    ):
-        assert replace(found, **({"compiled": compiled} | known)).steps_of_compiling is None
 
 
 def test_of_nothing_and_of_one_piece_there_is_no_waterfall() -> None:

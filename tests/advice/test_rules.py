@@ -21,7 +21,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.diagnose import BOUNDS, diagnose
 from perfkit.advice.findings import gain_words, interval
 from perfkit.advice.line_kinds import beside_the_model, kind_of
-from perfkit.advice.rules import precision
+from perfkit.advice.rules import work
 from perfkit.advice.rules.data import RULE_OF_CAUSE
 from perfkit.advice.rules.lines import _index_operators
 from perfkit.advice.rules.rule import NEEDS
@@ -734,7 +734,7 @@ def test_a_single_number_of_another_type_is_not_what_the_model_computes_in(
     monkeypatch: pytest.MonkeyPatch, dtype: str, rule: str
 ) -> None:
     """A temperature made by numpy beside networks in float32: "parameters are float64"."""
-    monkeypatch.setattr(precision, "cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr(work, "cpu_flags", lambda: frozenset({"avx2"}))
     scalar = torch.zeros(1, dtype=getattr(torch, dtype), requires_grad=True)
 
     def told(n: int) -> bool:
@@ -773,7 +773,7 @@ def test_float64_on_a_device_is_told_by_its_kernels() -> None:
 def test_16_bits_without_instructions_for_them(
     monkeypatch: pytest.MonkeyPatch, dtype: str, flags: set[str], fires: bool
 ) -> None:
-    monkeypatch.setattr(precision, "cpu_flags", lambda: frozenset(flags))
+    monkeypatch.setattr(work, "cpu_flags", lambda: frozenset(flags))
     rules = _rules(cpu_training(6), facts=_adamw(dtypes=(dtype,)))
     assert ("emulated-precision" in rules) is fires
     # beside a device these are the times of launches
@@ -941,16 +941,6 @@ def test_a_file_without_a_device_carries_no_gain() -> None:
     assert {f.to_dict()["gain_at_most"] for f in profile.diagnosis.findings} == {None}
     assert "at most" not in show.text(profile)
     assert any("no device activity" in w for w in profile.warnings)
-
-
-def test_one_kernel_has_no_half_of_them() -> None:
-    sim = Simulated()
-    sim.step(0, 0, 1_000)
-    sim.host("aten::linear", 0, 900)
-    sim.device("gemm", 920, 3, sim.call("cudaLaunchKernel", 900, 10))
-    found = _finding(_diagnosis(sim), "launch-bound")
-    assert found.title == "The device idles while the host runs operators"
-    assert "too slowly" not in _diagnosis(sim).sentence  # one launch has no pace
 
 
 def test_who_replays_a_graph_is_not_told_to_use_graphs() -> None:

@@ -348,20 +348,14 @@ def test_drawing_from_a_long_deque_is_named_and_not_from_a_list(kind: Any) -> No
         assert ".sample(replay, 8)" in (found["deque-middle"].line or "")
 
 
-@pytest.mark.parametrize(("mib_a_step", "n_shapes"), [(0.5, 8), (8.0, 1), (8.0, 8)])
-def test_freed_memory_that_stays_with_malloc_is_told_where_it_is_much(
-    mib_a_step: float, n_shapes: int
-) -> None:
+@pytest.mark.parametrize("mib_a_step", [0.5, 8.0])
+def test_freed_memory_that_stays_with_malloc_is_told_where_it_is_much(mib_a_step: float) -> None:
     looks = [MemoryLook(2**k, 2**28, 2**27, round(mib_a_step * 2**k * 2**20)) for k in range(7)]
-    use = SimpleNamespace(n_training=8, shapes=set(range(n_shapes)))
-    live: Any = SimpleNamespace(
-        memory=looks, n_profiled=0, kept={}, modules={0: use}, flags={"device": "cpu"}
-    )
+    live: Any = SimpleNamespace(memory=looks, n_profiled=0, kept={})
     found = list(memory_grows(live))
     assert len(found) == (mib_a_step > 1)
     for one in found:
         assert "freed and stays with malloc grows by 8.00 MiB" in one.title
-        assert ("ONEDNN_PRIMITIVE_CACHE_CAPACITY" in one.what_to_do) is (n_shapes > 1)
 
 
 def test_find_leaks_says_what_it_did_not_look_at() -> None:

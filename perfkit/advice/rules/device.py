@@ -1,17 +1,19 @@
-"""The device is busy but slow: no tensor cores, few blocks, gaps between kernels."""
+"""The device is busy but slow, pauses, or has no memory left."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules.rule import rule
-from perfkit.base.words import fmt_ms, fmt_share, plural
-from perfkit.trace.ask.breakdown import busiest_device
+from perfkit.base.device import pattern
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.kernels import (
     TENSOR_FAMILIES,
     computes_below_32_bits,
@@ -21,7 +23,7 @@ from perfkit.trace.ask.kernels import (
     uses_tensor_cores,
 )
 from perfkit.trace.read.columns import Category, Int64
-from perfkit.trace.read.events import is_communication
+from perfkit.trace.read.intervals import union
 
 _LEAST_SHARE = 0.1
 # Below a quarter of the step, what fusing can bring is small beside the time of compiling.
@@ -151,25 +153,6 @@ def _longest(case: Case, rows: Int64) -> str:
     return name.split("(")[0].split("<")[0][:60]
 
 
-def _unused_ns(case: Case) -> float:
-    """Time of the multiprocessors without a block of any kernel, while one computes.
-
-    Kernels of several streams fill the device together; one of unknown size fills it alone.
-    """
-    trace = case.trace
-    inside = case.steps.containing(trace.start_ns) >= 0
-    rows = np.flatnonzero(
-        trace.is_a(Category.KERNEL) & inside & (trace.device == busiest_device(trace))
-    )
-    filled = np.nan_to_num(trace.blocks_per_sm[rows], nan=1.0)
-    at = np.concatenate([trace.start_ns[rows], trace.end_ns[rows]])
-    order = np.argsort(at, kind="stable")
-    computes = (~trace.named(is_communication)[rows]).astype(np.int64)
-    runs = np.cumsum(np.concatenate([computes, -computes])[order])[:-1] > 0
-    used = np.cumsum(np.concatenate([filled, -filled])[order])[:-1]
-    return float((np.diff(at[order]) * runs * np.maximum(1.0 - used, 0.0)).sum())
-
-
 @rule
 def small_grids(case: Case) -> Iterator[Finding]:
     """Kernels with fewer blocks than the GPU has multiprocessors: busy, but mostly empty."""
@@ -177,8 +160,14 @@ def small_grids(case: Case) -> Iterator[Finding]:
         return
     trace, rows = case.trace, case.kernels
     small = rows[np.nan_to_num(trace.blocks_per_sm[rows], nan=1.0) < 1.0]
-    unused = _unused_ns(case) / 1e3 / max(float(trace.dur_us[small].sum()), 1e-9)
-    share = case.device_share(small) * min(unused, 1.0)
+    if not len(small):
+        return
+    # kernels of several streams fill the device together; one of unknown size fills it alone
+    ran = np.flatnonzero(trace.is_a(Category.KERNEL) & (case.steps.containing(trace.start_ns) >= 0))
+    fills = np.minimum(np.nan_to_num(trace.blocks_per_sm[ran], nan=1.0), 1.0)
+    used_us = float((trace.dur_us[ran] * fills).sum())
+    busy_us = union(trace.start_ns[rows], trace.end_ns[rows]).total_ns / 1e3
+    share = case.device_share(rows) * max(1.0 - used_us / busy_us, 0.0)
     if share < _LEAST_SHARE:
         return
     more = (
@@ -261,5 +250,150 @@ def held_device(case: Case) -> Iterator[Finding]:
         f"# {'rocm' if case.is_amd else 'nvidia'}-smi: does another process use this GPU?\n"
         "torch.cuda.synchronize()  # before recording begins: nothing older is in the queue",
         cures=("gaps",),
+        share=lost,
+    )
+
+
+_HALVES = ("c10::Half", "c10::BFloat16")
+# NVIDIA's deep-learning performance guide: unless dimensions are multiples of 8 (16 bytes), 16-bit
+# matrix products reach between a quarter and nearly all of the aligned speed.
+_ALIGNED_SPEEDUP = 4
+# name → which inputs are matrices
+_PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2)}
+
+
+def _sizes(dims: list[Any], index: int) -> list[int]:
+    """The shape of one input; empty if it is not a tensor."""
+    shape = dims[index] if index < len(dims) else []
+    return shape if isinstance(shape, list) and all(isinstance(n, int) for n in shape) else []
+
+
+@rule
+def alignment(case: Case) -> Iterator[Finding]:
+    """16-bit matrix products with dimensions that are not multiples of 8."""
+    trace, rows = case.trace, case.nesting.rows
+    if case.busy_share < _BUSY or not trace.input_dims:
+        return
+    half = [i for i, types in enumerate(trace.input_types) if any(h in types for h in _HALVES)]
+    odd = np.zeros(len(rows), dtype=np.bool_)
+    shapes: Counter[str] = Counter()
+    known = np.isin(trace.types_id[rows], half) & (trace.dims_id[rows] >= 0)
+    for name, inputs in _PRODUCTS.items():
+        at = np.flatnonzero(case.is_named(name) & known)
+        # There are many products but few shapes: examine each shape once.
+        for dims_id in np.unique(trace.dims_id[rows[at]]):
+            same = at[trace.dims_id[rows[at]] == dims_id]
+            sizes = [_sizes(case.dims(int(same[0])), n)[-2:] for n in inputs]
+            flat = [n for pair in sizes for n in pair]
+            # with a vector the memory's rate decides, and no padding helps
+            if 1 not in flat and any(n % 8 for n in flat):
+                odd[same] = True
+                shapes[" × ".join(map(str, sizes))] += len(same)
+    if not odd.any():
+        return
+    share = case.device_share(case.launched_by(odd))
+    shape, n = shapes.most_common(1)[0]
+    yield found(
+        "matmul-alignment",
+        "16-bit matrix products have dimensions that are not a multiple of 8",
+        [
+            f"{plural(odd.sum() / case.n_steps, 'product')} per step, {fmt_share(share)} of its "
+            f"time; most often {shape} ({fmt_count(n / case.n_steps)} per step)"
+        ],
+        "n_classes = -(-n_classes // 8) * 8  # pad vocabulary and classes to a multiple of 8\n"
+        "x = torch.nn.functional.pad(x, (0, -x.shape[-1] % 8))",
+        cures=("compute",),
+        share=share,
+        speedup=_ALIGNED_SPEEDUP,
+    )
+
+
+# What PyTorch does not see (context, cuBLAS and cuDNN workspaces, NCCL) takes 0.5 to 2 GB: on a
+# 40 GB card, a twentieth. TensorBoard's plugin warns above 0.8.
+_NEARLY_FULL = 0.9
+# Tensors never fill all that is reserved, because blocks are rounded up and split: from this share
+# on there is little to take back from the cache.
+_IN_USE = 0.8
+
+_TRAIN_IN_LESS = (
+    "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # recompute\n"
+    'with torch.autocast("{}", dtype=torch.bfloat16):  # half-size activations\n'
+    "    loss = loss_fn(model(x), target)"
+)
+_RUN_IN_LESS = (
+    "# an engine that serves takes its share at the start, on purpose: then this is no fault\n"
+    "with torch.inference_mode():  # keeps nothing for a backward pass\n"
+    "    y = model(x)"
+)
+
+
+@rule
+def nearly_full(case: Case) -> Iterator[Finding]:
+    """The allocator has reserved nearly all device memory (needs recorded memory)."""
+    total = case.gpu.get("totalGlobalMem")
+    memory = case.trace.memory
+    on_device = memory.on_device & (memory.reserved > 0)
+    if not isinstance(total, int | float) or total <= 0 or not on_device.any():
+        return
+    reserved = int(memory.reserved[on_device].max())
+    allocated = int(memory.allocated[on_device].max())
+    if reserved < _NEARLY_FULL * total:
+        return
+    yield found(
+        "memory-nearly-full",
+        "The device's memory is nearly full: a larger batch may fail"
+        if allocated >= _IN_USE * reserved
+        else "Nearly all of the device's memory is reserved, though not all of it in use",
+        [
+            f"{fmt_bytes(reserved)} of {fmt_bytes(total)} reserved "
+            f"({fmt_share(reserved / total)}), {fmt_bytes(allocated)} of it in use at the peak"
+        ],
+        _TRAIN_IN_LESS.format(case.device_type) if case.trains else _RUN_IN_LESS,
+        cures=(),
+        share=0.0,
+        formula="no gain in time: it makes room in memory",
+        always=True,
+    )
+
+
+# Less of the step in such calls is not worth a word.
+_LEAST_LOST = 0.03
+# With the cache on, the driver is asked now and then for a large piece, never every few kernels.
+_KERNELS_PER_PIECE = 10
+_GIVES_BACK = re.compile(r"Free|Release|Unmap")
+_CACHE = "# no torch.cuda.empty_cache() inside the loop"
+
+
+@rule
+def allocations(case: Case) -> Iterator[Finding]:
+    """Driver allocations inside the step; freeing memory waits for the device."""
+    allocates = pattern("allocations")
+    calls = case.rows(Category.RUNTIME, named=lambda n: allocates.search(n) and "Host" not in n)
+    parts = case.span(calls)
+    n_calls = int(calls.sum()) / case.n_steps
+    # the first steps fill the cache; else nothing waits for them
+    if n_calls < 1 or not case.on_device or case.set_up.longest:
+        return
+    if case.idle_in(parts) < _LEAST_LOST:
+        return
+    lost = case.lost_in(parts)
+    names = {case.trace.names[i] for i in case.trace.name_id[calls].tolist()}
+    gives_back = case.trace.named(_GIVES_BACK.search)[calls]
+    n_pairs = min(int(gives_back.sum()), int((~gives_back).sum()))
+    if n_pairs > len(case.kernels) / _KERNELS_PER_PIECE:
+        what_to_do = f"# PYTORCH_NO_CUDA_MEMORY_CACHING turns the cache off: unset it\n{_CACHE}"
+    elif case.facts.expandable_segments:
+        what_to_do = _CACHE
+    else:
+        what_to_do = f"# PYTORCH_ALLOC_CONF=expandable_segments:True python script.py\n{_CACHE}"
+    yield found(
+        "device-allocations",
+        "Memory is taken from and given back to the driver inside the step",
+        [
+            f"{plural(n_calls, 'call')} of {' and '.join(sorted(names))} per step; meanwhile the "
+            f"device is idle for {fmt_share(lost)} of it"
+        ],
+        what_to_do,
+        cures=("launch", "sync", "driver"),
         share=lost,
     )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,7 +14,7 @@ from perfkit.advice.line_kinds import BACKWARD, FORWARD, OTHER, WAITING, beside_
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.operators import Operator
-from perfkit.trace.read.columns import Bool, Int64
+from perfkit.trace.read.columns import Bool
 from perfkit.trace.read.intervals import union
 from perfkit.trace.read.steps import WHOLE, n_backward_passes
 from perfkit.trace.record.lines import Line
@@ -206,19 +204,19 @@ def indexing(case: Case) -> Iterator[Finding]:
     is_select = case.is_named("aten::select") & ~case.in_loading & ~_called_by_no_python(case)
     if is_select.sum() < _LEAST_REPEATS:
         return
-    loops = [loop for chain in _chains(case, is_select) for loop in _repeated(case, chain)]
-    if not loops:
+    rounds = _rounds(case, is_select)
+    if not rounds:
         return
-    starts = np.array([trace.start_ns[rows[positions[0]]] for positions, _ in loops])
-    ends = np.array([trace.end_ns[rows[positions[-1]]] for positions, _ in loops])
+    starts = np.array([trace.start_ns[rows[positions[0]]] for positions in rounds])
+    ends = np.array([trace.end_ns[rows[positions[-1]]] for positions in rounds])
     lost = case.lost_in(union(starts, ends))
-    body = [trace.names[trace.name_id[rows[at]]] for at in loops[0][0][:5]]
+    body = [trace.names[trace.name_id[rows[at]]] for at in rounds[0][:5]]
     yield found(
         "loop-indexing",
         "A Python loop takes a tensor apart element by element",
         [
-            f"{plural(sum(n for _, n in loops) / case.n_steps, 'time')} per step the same "
-            f"operations follow an index ({', '.join(body)} …), for {fmt_share(lost)} of each step"
+            f"{plural(len(rounds) / case.n_steps, 'time')} per step the same operations follow an "
+            f"index ({', '.join(body)} …), for {fmt_share(lost)} of each step"
         ],
         "y = x * weight  # not: for i in range(len(x)): y[i] = x[i] * weight\n"
         "total = x[index].sum()  # not: for i in index: total += x[i]\n"
@@ -237,39 +235,27 @@ def _called_by_no_python(case: Case) -> Bool:
     return result
 
 
-def _chains(case: Case, is_select: Bool) -> Iterator[list[list[int]]]:
-    """Selects on one level, each with the ops after it up to the next one: positions."""
-    next_op: Int64 = case.next_op
-    seen: set[int] = set()
-    for first in np.flatnonzero(is_select).tolist():
-        chain: list[list[int]] = []
-        at = first
-        while at >= 0 and is_select[at] and at not in seen:
-            seen.add(at)
-            chain.append([at])
-            at = int(next_op[at])
-            while at >= 0 and not is_select[at] and len(chain[-1]) < _LONGEST_BODY:
-                chain[-1].append(at)
-                at = int(next_op[at])
-        if len(chain) >= _LEAST_REPEATS:
-            yield chain
+def _rounds(case: Case, is_select: Bool) -> list[list[int]]:
+    """Positions of a select and the ops up to the next one, of those that come again and again.
 
-
-def _repeated(case: Case, chain: list[list[int]]) -> Iterator[tuple[list[int], int]]:
-    """The loops in a chain: the positions of their ops, and how often they repeat.
-
-    A loop's body is one or a few stretches that come again and again (``p[i]``, ``y[i]``), and
-    nothing but these; a loop around real work, such as the time steps of a recurrent net, is none.
+    A loop around real work, such as the time steps of a recurrent net, is none.
     """
-    names, dur_us = case.trace.name_id[case.nesting.rows], case.trace.dur_us[case.nesting.rows]
-    bodies = [tuple(names[stretch].tolist()) for stretch in chain]
-    often = {body for body, n in Counter(bodies).items() if n >= _LEAST_REPEATS}
-    pairs = zip(chain, bodies, strict=True)
-    for is_often, some in itertools.groupby(pairs, key=lambda pair: pair[1] in often):
-        run = list(some)
-        n = len(run) // len({body for _, body in run})
-        positions = [at for stretch, _ in run for at in stretch]
-        # the median: an op that was preempted is still small
-        small = statistics.median(dur_us[positions].tolist()) <= _SMALL_OP_US
-        if is_often and n >= _LEAST_REPEATS and small:
-            yield positions, n
+    inside, next_op = case.nesting, case.next_op
+    names, dur_us = case.trace.name_id[inside.rows], case.trace.dur_us[inside.rows]
+    alike: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
+    for first in np.flatnonzero(is_select).tolist():
+        body, at = [first], int(next_op[first])
+        while at >= 0 and not is_select[at] and len(body) < _LONGEST_BODY:
+            body.append(at)
+            at = int(next_op[at])
+        if at >= 0 and is_select[at]:
+            level = int(inside.step[first]), int(inside.parent_op[first])
+            alike[*level, *names[body].tolist()].append(body)
+    # the last round has no select after it; and the median, as an op that was preempted is small
+    return [
+        body
+        for bodies in alike.values()
+        if len(bodies) + 1 >= _LEAST_REPEATS
+        and np.median(dur_us[np.concatenate(bodies)]) <= _SMALL_OP_US
+        for body in bodies
+    ]

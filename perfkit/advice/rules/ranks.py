@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,7 +11,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import MAY_WAIT, Finding, found
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category
 from perfkit.trace.read.events import host_collective_rows, is_communication
 from perfkit.trace.read.intervals import paint, union
 
@@ -24,21 +23,10 @@ _ALL_REDUCE = re.compile(r"all_?reduce", re.IGNORECASE)
 _GRADIENT = re.compile(r"^(torch::autograd::)?AccumulateGrad$")
 # Buckets are few; from so many gradients on, as many collectives are no coincidence.
 _FEW_GRADIENTS, _AS_MANY = 20, 1.1
-# A collective takes at least what the quickest one of its kind takes. Where more than half of the
-# time is beyond that, most of it is a wait …
-_MOSTLY_WAIT = 0.5
-# … and the quickest one is known if there are so many of a kind.
-_LEAST_OF_A_KIND = 3
 _PARTS_OF_DATA_PARALLEL = ("Broadcast", "Gather", "Scatter")
 
-_WAITING = "Collectives take much longer than the quickest of their kind"
-# One rank's recording cannot say for which rank it waits; the report on all of them does.
-_WHO_IS_LATE = (
-    "# which rank comes late? the report on all of them says it\n"
-    "# perfkit run --nproc-per-node=N script.py    or, of recorded traces:\n"
-    "# perfkit trace rank*.json.gz\n"
-    "# if none does, the network is busy:\n"
-)
+# One rank's recording cannot say for which rank it waits.
+_WHO_IS_LATE = "\n# does a rank come late?  perfkit trace rank*.json.gz"
 _EXCHANGE_LESS = (
     "# fewer exchanges: gradients of several batches at once\n"
     "with model.no_sync():\n"
@@ -139,16 +127,15 @@ def host_collectives(case: Case) -> Iterator[Finding]:
         return
     rows = host_collective_rows(case.trace, case.steps)
     rows = rows[case.steps.containing(case.trace.start_ns[rows]) >= 0]
-    waits = _waits(case, rows)
     yield found(
         "host-collectives",
-        _WAITING if waits else "Ranks exchange data on the host while nothing else runs",
+        "Ranks exchange data on the host while nothing else runs",
         [
             f"{fmt_share(lost)} of each step goes to exchanges on the host that no operator "
             f"hides; {plural(len(rows) / case.n_steps, 'collective')} per step",
-            waits or f"some of it {MAY_WAIT}: compare the traces of the ranks",
+            f"some of it {MAY_WAIT}",
         ],
-        f"{_WHO_IS_LATE if waits else ''}{_less(case)}",
+        _less(case) + _WHO_IS_LATE,
         cures=("communication",),
         share=lost,
     )
@@ -185,10 +172,6 @@ def communication(case: Case) -> Iterator[Finding]:
         more = [
             f"{fmt_share(part)} of their time is all-to-all: all wait for who sends most, or last"
         ]
-    waits = _waits(case, rows)
-    if waits:  # if a rank comes late, to exchange less would not shorten them
-        title, what_to_do = _WAITING, f"{_WHO_IS_LATE}{what_to_do}"
-        more = [waits, *more]
     yield found(
         "communication",
         title,
@@ -199,52 +182,10 @@ def communication(case: Case) -> Iterator[Finding]:
             f"{fmt_ms(float(np.median(took_us)) / 1e3)}",
             *more,
         ],
-        what_to_do,
+        what_to_do + _WHO_IS_LATE,
         cures=("communication",),
         share=share,
     )
-
-
-def _waits(case: Case, rows: Int64) -> str:
-    """That most of these collectives' time is a wait, in words; empty where it may be transfer."""
-    took_us = case.trace.dur_us[rows]
-    of_kind: dict[tuple[int, int, int], list[float]] = {}
-    for key, us in zip(_kinds(case, rows), took_us.tolist(), strict=True):
-        if key is not None:
-            of_kind.setdefault(key, []).append(us)
-    beyond_us = sum(
-        sum(took) - len(took) * min(took)
-        for took in of_kind.values()
-        if len(took) >= _LEAST_OF_A_KIND
-    )
-    total_us = float(took_us.sum())
-    if beyond_us <= _MOSTLY_WAIT * total_us:
-        return ""
-    return (
-        f"{fmt_share(beyond_us / total_us)} of their time is beyond what the quickest one of their "
-        "kind takes: a wait, for a later rank or a busy network"
-    )
-
-
-def _kinds(case: Case, rows: Int64) -> Iterator[tuple[int, int, int] | None]:
-    """For each: the same key for what sends as much to the same ranks; None where unknown.
-
-    Where the trace says nothing of sizes, by the place among those of its name in the step, if
-    all steps have as many: the third gradient bucket of a step is as big as that of the next.
-    """
-    trace = case.trace
-    has_size = [c.n_in >= 0 for c in trace.collectives] + [False]
-    steps = case.steps.containing(trace.start_ns[rows]).tolist()
-    counts = Counter(zip(trace.name_id[rows].tolist(), steps, strict=True))
-    n_of = {name: {n for (its, _), n in counts.items() if its == name} for name, _ in counts}
-    places: dict[tuple[int, int], int] = {}
-    for row, step in zip(rows.tolist(), steps, strict=True):
-        name, collective = int(trace.name_id[row]), int(trace.collective_id[row])
-        place = places[name, step] = places.get((name, step), -1) + 1
-        if has_size[collective]:
-            yield name, collective, -1
-        else:
-            yield (name, -1, place) if len(n_of[name]) == 1 else None
 
 
 def _less(case: Case) -> str:

@@ -22,11 +22,9 @@ Rule = Callable[[Case], Iterable[Finding]]
 NEEDS: dict[str, Callable[[Case], object]] = {
     "compiling": lambda case: case.compiles,
     "data": lambda case: case.shares["data wait"],
-    "device": lambda case: case.on_device,
+    "device": lambda case: case.on_device or case.trace.memory.on_device.any(),
     "lines": lambda case: case.lines.n_samples,
-    "memory": lambda case: case.on_device or case.trace.memory.on_device.any(),
     "ranks": lambda case: case.on_device or case.shares["communication"],
-    "shapes": lambda case: case.trace.input_dims,
     "transfers": lambda case: case.on_device,
 }
 

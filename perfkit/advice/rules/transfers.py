@@ -11,8 +11,8 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
+from perfkit.advice.places import recorded_place
 from perfkit.advice.rules.rule import rule
-from perfkit.advice.where import user_place
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.syncs import Sync, times_waited
 from perfkit.trace.read.columns import Category
@@ -83,7 +83,7 @@ def sync(case: Case) -> Iterator[Finding]:
             f"# only a clock needs to wait, and not in every step:\nif step % 50 == 0:\n    {call}"
         )
         elsewhere = f"# only a clock needs to wait: once, after all of the work\n{call}"
-    place = user_place(worst.stack)
+    place = recorded_place(worst.stack)
     yield found(
         "sync",
         "The host waits for the device inside the step",
@@ -96,7 +96,9 @@ def sync(case: Case) -> Iterator[Finding]:
         in_training if case.trains else elsewhere,
         cures=("sync",),
         share=lost,
-        line=None if place is None else f"{place}{' (its def)' * worst.at_def}",
+        line=None
+        if place is None
+        else f"{place[0]}:{place[1]} in {place[2]}{' (its def)' * worst.at_def}",
     )
 
 
@@ -210,7 +212,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     yield found(
         "launch-bound",
         "The device waits for the host to launch kernels"
-        if case.joins_launches and case.launches_several
+        if case.joins_launches
         else "The device idles while the host runs operators",
         told,
         what_to_do

@@ -28,10 +28,7 @@ _LOADER = r"\bDataLoader\("
 
 def _loaders(live: Live) -> Iterator[tuple[LoaderUse, Any]]:
     """Those that are still there."""
-    for use in live.loaders.values():
-        loader = use.ref()
-        if loader is not None:
-            yield use, loader
+    return ((use, one) for use in live.loaders.values() if (one := use.ref()) is not None)
 
 
 @state
@@ -257,17 +254,14 @@ def open_files(live: Live) -> Iterator[Finding]:
             )
 
 
+# Kinds of open files that are not of io.
+_FILES = (
+    "h5py._hl.files.File", "zipfile.ZipFile", "tarfile.TarFile", "sqlite3.Connection",
+    "lmdb.Environment", "builtins.Environment",
+)  # fmt: skip
+
+
 def _is_open_file(value: Any) -> bool:
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    return (
-        isinstance(value, io.IOBase)
-        and not value.closed
-        and not isinstance(value, io.BytesIO | io.StringIO)
-    ) or kind in (
-        "h5py._hl.files.File",
-        "zipfile.ZipFile",
-        "tarfile.TarFile",
-        "sqlite3.Connection",
-        "lmdb.Environment",
-        "Environment",
-    )
+    if isinstance(value, io.IOBase):
+        return not (value.closed or isinstance(value, io.BytesIO | io.StringIO))
+    return f"{type(value).__module__}.{type(value).__qualname__}" in _FILES

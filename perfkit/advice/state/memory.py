@@ -16,7 +16,7 @@ import sys
 import time
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,8 +40,6 @@ _KINDS = (list, dict, set, collections.deque)
 _MOST_STEPS = 0.5
 # Of entries: at least so many, and at most; of what each holds; and how many containers are named.
 _LEAST_ENTRIES, _MOST_ENTRIES, _MOST_PARTS, _MOST_NAMES = 24, 4096, 64, 3
-# Of the object itself, without its values.
-_ARRAY_BYTES, _TENSOR_BYTES = 112, 400
 # What is seen explains what grows if it is so much of it.
 _EXPLAINS = 0.5
 # Walking through a deque of so many entries takes some ten µs for each that is drawn.
@@ -52,91 +50,84 @@ _MOST_OF_THE_RUN = 0.02
 _DOUBLES = 1.5
 # A view keeps so many times what it shows.
 _VIEW = 4
+# Python's own allocator gives out no larger ones.
+_MOST_OF_A_BLOCK = 512
 
 
 @dataclass
-class _Held:
-    """What some entries hold, in bytes: with all that views keep, and what they show.
-
-    Attributes:
-        shown: of values.
-        storages: what tensors and arrays keep, each once, by address.
-        other: of other objects.
-        tensor: one of the tensors.
-        with_graph: whether a tensor leads to an autograd graph.
-    """
-
-    shown: float = 0.0
-    storages: dict[int, float] = field(default_factory=dict)
-    other: float = 0.0
-    tensor: Any = None
-    with_graph: bool = False
-
-    @property
-    def n_bytes(self) -> float:
-        return sum(self.storages.values()) + self.other
-
-    @property
-    def is_of_views(self) -> bool:
-        kept = sum(self.storages.values())
-        return kept >= _VIEW * self.shown and kept >= _EXPLAINS * self.n_bytes
-
-    def add(self, value: Any, weight: float = 1.0, depth: int = 2) -> None:
-        """Add an object and, of it, the first things that it holds for all of them."""
-        if isinstance(value, Tensor):
-            self.tensor = value
-            self.with_graph |= value.grad_fn is not None
-            self.shown += weight * shown_bytes(value)
-            self.other += weight * _TENSOR_BYTES
-            for storage in storages_of(value) or ():
-                self.storages[storage.data_ptr()] = weight * storage.nbytes()
-        elif isinstance(value, np.ndarray):
-            self.shown += weight * value.nbytes
-            self.other += weight * _ARRAY_BYTES
-            base = value
-            while isinstance(base.base, np.ndarray):
-                base = base.base
-            if not isinstance(value, np.memmap):
-                self.storages[id(base)] = weight * base.nbytes
-        else:
-            self.other += weight * sys.getsizeof(value, 0)
-            held = value if isinstance(value, (*_KINDS, tuple)) else getattr(value, "__dict__", ())
-            values = held.values() if isinstance(held, dict) else held
-            parts = list(itertools.islice(values, _MOST_PARTS)) if depth else []
-            for part in parts:
-                self.add(part, weight * len(held) / len(parts), depth - 1)
-
-
-@dataclass(frozen=True)
 class _Keeper:
     """A container that gains entries with the steps, or a tensor that grows.
 
     Attributes:
-        name: the way to it from a variable; empty where none was found.
-        n: its entries; 1 for a tensor.
-        per_step: entries a step.
-        entry_bytes, shown_bytes: that an entry keeps, about, and that its tensors show.
-        is_of_views: whether its tensors keep far more than they show.
-        tensor: one of its tensors, weakly, if it has some.
-        with_graph: whether they lead to an autograd graph.
         kind: what it is: ``list`` …
+        n: its entries.
+        per_step: entries a step.
+        name: the way to it from a variable; empty where none was found.
         is_bounded: whether it drops the first entries in the end.
+        n_seen: the last entries, which the rest is about.
+        shown_bytes: of values.
+        storages: bytes that tensors and arrays keep, each once, by address.
+        other_bytes: of other objects.
+        tensor: one of the tensors, weakly.
+        with_graph: whether a tensor leads to an autograd graph.
     """
 
-    name: str
+    kind: str
     n: int
     per_step: float
-    entry_bytes: float
-    tensor: weakref.ref[Tensor] | None
-    with_graph: bool
-    kind: str
-    shown_bytes: float = 0.0
-    is_of_views: bool = False
+    name: str = ""
     is_bounded: bool = False
+    n_seen: int = 1
+    shown_bytes: float = 0.0
+    storages: dict[int, float] = field(default_factory=dict)
+    other_bytes: float = 0.0
+    tensor: weakref.ref[Tensor] | None = None
+    with_graph: bool = False
+
+    @property
+    def entry_bytes(self) -> float:
+        """That an entry keeps, about."""
+        return (sum(self.storages.values()) + self.other_bytes) / self.n_seen
+
+    @property
+    def is_of_views(self) -> bool:
+        """Whether its tensors keep far more than they show."""
+        kept = sum(self.storages.values())
+        return kept >= max(_VIEW * self.shown_bytes, self.other_bytes)
+
+    @property
+    def last_name(self) -> str:
+        """The variable or attribute itself, of the way to it."""
+        found = re.findall(r"[A-Za-z_]\w*", self.name.partition("[")[0].partition(" ")[0])
+        return found[-1] if found else ""
 
     def explains(self, grown: Rise) -> bool:
         """Whether it is most of what grows."""
         return self.entry_bytes * self.per_step >= _EXPLAINS * grown.per_step
+
+    def add(self, value: Any, weight: float = 1.0, depth: int = 2) -> None:
+        """Add an object and, of it, the first things that it holds for all of them."""
+        self.other_bytes += weight * sys.getsizeof(value, 0)
+        if isinstance(value, Tensor):
+            self.tensor = weakref.ref(value)
+            self.with_graph |= value.grad_fn is not None
+            self.shown_bytes += weight * shown_bytes(value)
+            for storage in storages_of(value) or ():
+                self.storages[storage.data_ptr()] = weight * storage.nbytes()
+        elif isinstance(value, np.ndarray):
+            self.shown_bytes += weight * value.nbytes
+            base = value
+            while isinstance(base.base, np.ndarray):
+                base = base.base
+            self.other_bytes -= weight * value.nbytes * (base is value)
+            if not isinstance(value, np.memmap):
+                self.storages[id(base)] = weight * base.nbytes
+        elif depth:
+            held = value if isinstance(value, (*_KINDS, tuple)) else getattr(value, "__dict__", ())
+            values = held.values() if isinstance(held, dict) else held
+            parts = list(itertools.islice(values, _MOST_PARTS))
+            for part in parts:
+                self.add(part, weight * len(held) / len(parts), depth - 1)
 
 
 @dataclass
@@ -145,29 +136,25 @@ class _Objects:
 
     Attributes:
         step: then.
-        took_s: that looking took.
         sizes: of containers, by ``id``.
         storages: how many of each size tensors had.
         nodes: of autograd graphs.
         blocks: that Python's own allocator had handed out.
-        types: objects of each, by name.
+        took_s: that looking took.
         keeper: the container or the tensor that explains the growth, of this look or an earlier
             one.
         more_nodes, more_blocks: by how much these grew, a step; 0 for graphs that do not double.
-        most_type: of which there are most more objects; empty where there are none.
     """
 
     step: int
-    took_s: float
     sizes: dict[int, int]
     storages: collections.Counter[int]
     nodes: int
     blocks: int
-    types: collections.Counter[str]
+    took_s: float = 0.0
     keeper: _Keeper | None = None
     more_nodes: float = 0.0
     more_blocks: float = 0.0
-    most_type: str = ""
 
 
 @state_of_now
@@ -178,7 +165,7 @@ def memory_grows(live: Live) -> Iterator[Finding]:
     suspect, whose = own_rise(live.memory, intervals=2)
     if suspect is None:
         kept = free_rise(live.memory)
-        yield from () if kept is None else (_freed(kept, live),)
+        yield from () if kept is None else (_freed(kept),)
         return
     seen = _look_at_objects(live, "steps", suspect)
     grown, whose = own_rise(live.memory)
@@ -196,7 +183,7 @@ def memory_grows(live: Live) -> Iterator[Finding]:
         seen.more_blocks * _MOST_OF_A_BLOCK >= _EXPLAINS * sure.per_step
         or rise([(x.step, x.heap_bytes) for x in live.memory if x.heap_bytes], intervals=4)
     ):  # else what was asked for long ago is used page by page
-        yield _unexplained(sure, whose, seen, live)
+        yield _unexplained(sure, whose, seen)
 
 
 @state_of_now
@@ -231,60 +218,12 @@ def _rose(grown: Rise, each: str) -> str:
 
 def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
     """What Python's objects explain of it; None where they do not."""
-    keeper, rose = seen.keeper, _rose(grown, each.partition(" ")[0])
+    rose = _rose(grown, each.partition(" ")[0])
     grows = f"{whose} grows by {fmt_bytes(grown.per_step)} with each {each}"
-    if keeper is None or not keeper.explains(grown):
-        return _graphs(keeper, grows, rose, each, seen)
-    name = _last(keeper.name)
-    entry = fmt_bytes(keeper.entry_bytes)
-    has = f"{plural(keeper.n, 'entry', 'entries')} of about {entry} each"
-    if keeper.is_of_views:
-        copy = "clone" if keeper.tensor is not None else "copy"
-        return fact(
-            "views-kept",
-            f"{_called(keeper)} keeps whole tensors for the small parts of them that it shows: "
-            f"{grows}",
-            (
-                f"{rose}; an entry is a view of {fmt_bytes(keeper.shown_bytes)}, and keeps {entry}:"
-                " all of the tensor that it was cut from, in checkpoints, too",
-            ),
-            f"{name or 'kept'}.append(batch[i].{copy}())  # memory of its own, in place of a view",
-            line=_where_added(keeper),
-        )
-    if keeper.tensor is not None:
-        graphs = "; they lead to autograd graphs, which keep more" if keeper.with_graph else ""
-        has = has if keeper.kind != Tensor.__name__ else f"{entry} of tensors more with each"
-        keeps = f"{keeper.name} keeps tensors" if keeper.name else "Tensors stay"
-        return fact(
-            "tensors-kept",
-            f"{keeps} of every {each}: {grows}",
-            (f"{rose}; it has {has}{graphs}",),
-            GROWS.in_training,
-            line=_where_added(keeper),
-        )
-    entries = plural(max(round(keeper.per_step), 1), "entry", "entries")
-    return fact(
-        "objects-kept",
-        f"{_called(keeper)} gains {entries} with each {each}: {grows}",
-        (f"{rose}; it has {has}",),
-        f"# of {name}, what the result needs: numbers, not the objects that they are of;\n"
-        "# where it is a cache or a history, with a bound",
-        line=_where_added(keeper),
-    )
-
-
-def _graphs(
-    keeper: _Keeper | None, grows: str, rose: str, each: str, seen: _Objects
-) -> Finding | None:
-    if keeper is not None and keeper.with_graph:
-        return fact(
-            "graphs-kept",
-            f"{_called(keeper)} keeps the graph of every {each}: {grows}",
-            (f"{rose}; it has {plural(keeper.n, 'entry', 'entries')} that lead to a graph",),
-            f"{_last(keeper.name) or 'losses'}.append(loss.item())  # a number, without its graph",
-            line=_where_added(keeper),
-        )
-    if seen.more_nodes >= 1.0:
+    keeper = seen.keeper
+    if keeper is None or not (keeper.explains(grown) or keeper.with_graph):
+        if seen.more_nodes < 1.0:
+            return None
         return fact(
             "graphs-kept",
             f"A tensor that is carried on keeps the graph of every {each}: {grows}",
@@ -294,53 +233,62 @@ def _graphs(
                 r"^\s*([\w.]+)\s*(\+=|=\s*\1\s*\+).*\bloss\w*\b(?!\.(item|detach)\()"
             ),
         )
-    return None
+    name, called = keeper.last_name, keeper.name or f"A {keeper.kind}"
+    entry = fmt_bytes(keeper.entry_bytes)
+    has = f"{rose}; it has {plural(keeper.n, 'entry', 'entries')}"
+    if not keeper.explains(grown):
+        rule, title = "graphs-kept", f"{called} keeps the graph of every {each}"
+        told = f"{has} that lead to a graph"
+        what_to_do = f"{name or 'losses'}.append(loss.item())  # a number, without its graph"
+    elif keeper.is_of_views:
+        rule = "views-kept"
+        title = f"{called} keeps whole tensors for the small parts of them that it shows"
+        told = (
+            f"{rose}; an entry is a view of {fmt_bytes(keeper.shown_bytes / keeper.n_seen)}, and "
+            f"keeps {entry}: all of the tensor that it was cut from, in checkpoints, too"
+        )
+        copy = "clone" if keeper.tensor is not None else "copy"
+        what_to_do = (
+            f"{name or 'kept'}.append(batch[i].{copy}())  # memory of its own, in place of a view"
+        )
+    elif keeper.tensor is not None:
+        rule = "tensors-kept"
+        title = f"{keeper.name or 'Something'} keeps tensors of every {each}"
+        graphs = "; they lead to autograd graphs, which keep more" if keeper.with_graph else ""
+        told, what_to_do = f"{has} of about {entry} each{graphs}", GROWS.in_training
+    else:
+        rule = "objects-kept"
+        entries = plural(max(round(keeper.per_step), 1), "entry", "entries")
+        title, told = f"{called} gains {entries} with each {each}", f"{has} of about {entry} each"
+        what_to_do = (
+            f"# of {name}, what the result needs: numbers, not the objects that they are of;\n"
+            "# where it is a cache or a history, with a bound"
+        )
+    return fact(rule, f"{title}: {grows}", (told,), what_to_do, line=_where_added(keeper))
 
 
-def _unexplained(grown: Rise, whose: str, seen: _Objects, live: Live) -> Finding:
-    facts = [
-        f"{_rose(grown, 'step')}; no profiler of the program's own is on, no tensor, list or dict "
-        "that perfkit sees explains it, no graph is kept"
-    ]
-    of = f", most of them {seen.most_type}" if seen.most_type else ""
-    facts.append(
-        f"Python's objects grow by {plural(round(seen.more_blocks), 'block')} a step{of}"
-        if seen.more_blocks >= 1.0
-        else "Python's objects do not grow: a library written in C or C++ keeps it"
-    )
-    new_shapes = _new_shapes(live)
+def _unexplained(grown: Rise, whose: str, seen: _Objects) -> Finding:
     return fact(
         "memory-grows",
         f"Memory of {whose} grows by {fmt_bytes(grown.per_step)} with each step, and tensors do "
         "not explain it",
-        (*facts, *new_shapes),
-        _FEW_SHAPES if new_shapes else _BY_LINE,
+        (
+            f"{_rose(grown, 'step')}; no profiler of the program's own is on, no tensor, list or "
+            "dict that perfkit sees explains it, no graph is kept",
+            f"Python's objects grow by {plural(round(seen.more_blocks), 'block')} a step"
+            if seen.more_blocks >= 1.0
+            else "Python's objects do not grow: a library written in C or C++ keeps it",
+        ),
+        _BY_LINE,
     )
 
 
-def _new_shapes(live: Live) -> tuple[str, ...]:
-    """That inputs on a CPU have ever new shapes; nothing where they do not."""
-    trained = [use for use in live.modules.values() if use.n_training]
-    most = (len(use.shapes) >= max(_MANY_SHAPES, _MOST_STEPS * use.n_training) for use in trained)
-    if live.flags.get("device") != "cpu" or not any(most):
-        return ()
-    return (
-        "inputs have ever new shapes, and oneDNN keeps something for each, up to 1,024 of them",
-    )
-
-
-_MANY_SHAPES = 6
-# Python's own allocator gives out no larger ones.
-_MOST_OF_A_BLOCK = 512
-_FEW_SHAPES = (
-    "# before the start; or pad inputs to a few sizes, such as multiples of 32:\n"
-    "# ONEDNN_PRIMITIVE_CACHE_CAPACITY=16"
-)
 _BY_LINE = (
     "# by line, for Python's objects:\n"
     "tracemalloc.start()  # before the loop; slow\n"
     'print(*tracemalloc.take_snapshot().statistics("lineno")[:5], sep="\\n")\n'
-    "# if that shows nothing, a library written in C or C++ keeps it"
+    "# if that shows nothing, a library written in C or C++ keeps it: oneDNN something for each\n"
+    "# shape of inputs on a CPU, for one (ONEDNN_PRIMITIVE_CACHE_CAPACITY=16)"
 )
 
 
@@ -351,7 +299,7 @@ def draws_from_a_deque(live: Live) -> Iterator[Finding]:
     keeper = None if seen is None else seen.keeper
     if keeper is None or keeper.kind != "deque" or keeper.n < _LONG:
         return
-    name = re.escape(_last(keeper.name))
+    name = keeper.last_name
     line = only_line_with(
         rf"\brandom\.(sample|choices?|shuffle)\(.*\b{name}\b|\b{name}\[(?!\s*-?[01]\s*\])"
     )
@@ -365,14 +313,14 @@ def draws_from_a_deque(live: Live) -> Iterator[Finding]:
                 "walked through from an end to reach one in its middle, a list is not",
             ),
             f"# a list reaches any entry at once; where it is full, the first ones are replaced:\n"
-            f"{_last(keeper.name)}[n % size] = entry  # {_last(keeper.name)} = [None] * size\n"
+            f"{name}[n % size] = entry  # {name} = [None] * size\n"
             "n += 1",
             line=line,
             acts_on=("other",),
         )
 
 
-def _freed(grown: Rise, live: Live) -> Finding:
+def _freed(grown: Rise) -> Finding:
     return fact(
         "memory-grows",
         "Memory that is freed and stays with malloc grows by "
@@ -380,11 +328,8 @@ def _freed(grown: Rise, live: Live) -> Finding:
         (
             f"{_rose(grown, 'step')}: small pieces in use hold the freed ones around them; what "
             "the program uses does not grow",
-            *(new_shapes := _new_shapes(live)),
         ),
-        f"{_FEW_SHAPES}\n"
-        * bool(new_shapes)
-        + "# before the start: another allocator, or every large block given back at once\n"
+        "# before the start: another allocator, or every large block given back at once\n"
         "# LD_PRELOAD=libjemalloc.so.2\n# MALLOC_MMAP_THRESHOLD_=1000000",
     )
 
@@ -478,22 +423,18 @@ def _look_at_objects(live: Live, what: str, grown: Rise) -> _Objects:
     ):
         return before
     objects = gc.get_objects()
-    types = collections.Counter(map(type, objects))
     containers = [c for c in objects if type(c) in _KINDS and len(c) >= step // 4]
-    of_tensors = {kind for kind in types if issubclass(kind, Tensor)}
+    of_tensors = {kind for kind in set(map(type, objects)) if issubclass(kind, Tensor)}
     tensors = [one for one in objects if type(one) in of_tensors]
     del objects
     by_size = _by_size(tensors)
-    found = _Objects(
+    found = live.kept[what] = _Objects(
         step,
-        0.0,
         {id(c): _n_filled(c) for c in containers},
         collections.Counter({size: len(some) for size, some in by_size.items()}),
         sum(nodes_of(tensors)),
         sys.getallocatedblocks(),
-        collections.Counter({kind.__qualname__: n for kind, n in types.items()}),
     )
-    live.kept[what] = found
     if before is None or before.step >= step:
         return found
     apart = step - before.step
@@ -501,7 +442,7 @@ def _look_at_objects(live: Live, what: str, grown: Rise) -> _Objects:
     pairs = ((c, sizes[id(c)] - before.sizes.get(id(c), sizes[id(c)])) for c in containers)
     gaining = [(c, n / apart) for c, n in pairs if n >= _MOST_STEPS * apart]
     least = _EXPLAINS * grown.per_step
-    ours = (containers, tensors, by_size, *by_size.values(), before.sizes, found.sizes, gaining)
+    ours = (containers, tensors, by_size, *by_size.values(), gaining, *gaining)
     found.keeper = (
         _container(gaining, least, ours)
         or _tensor(by_size, before, found, least * apart, ours)
@@ -510,18 +451,17 @@ def _look_at_objects(live: Live, what: str, grown: Rise) -> _Objects:
     if found.nodes >= _DOUBLES * before.nodes:
         found.more_nodes = (found.nodes - before.nodes) / apart
     found.more_blocks = (found.blocks - before.blocks) / apart
-    kind, n = max((found.types - before.types).items(), key=lambda one: one[1], default=("", 0))
-    found.most_type = kind if n >= apart else ""
     found.took_s = time.perf_counter() - began_s
     return found
 
 
 def _by_size(tensors: Iterable[Tensor]) -> dict[int, list[Tensor]]:
     """By the size of their storages a tensor of each."""
-    known: dict[int, tuple[int, Tensor]] = {}
-    for tensor in tensors:
-        for storage in storages_of(tensor) or ():
-            known.setdefault(storage.data_ptr(), (storage.nbytes(), tensor))
+    known = {
+        storage.data_ptr(): (storage.nbytes(), tensor)
+        for tensor in tensors
+        for storage in storages_of(tensor) or ()
+    }
     found: dict[int, list[Tensor]] = {}
     for size, tensor in known.values():
         found.setdefault(size, []).append(tensor)
@@ -538,23 +478,25 @@ def _container(
         n = min(max(round(2 * per_step), _LEAST_ENTRIES), _MOST_ENTRIES)
         values = container.values() if isinstance(container, dict) else container
         last = values if isinstance(values, set) else reversed(values)
-        held = _Held()
-        entries = list(itertools.islice((one for one in last if one is not None), n)) or [None]
+        entries = list(itertools.islice((one for one in last if one is not None), n))
+        keeper = _Keeper(
+            type(container).__name__, len(container), per_step, n_seen=max(len(entries), 1)
+        )
         for entry in entries:
-            held.add(entry)
-        looked.append((held.n_bytes / len(entries), held, container, per_step))
-    looked.sort(key=lambda one: (one[0] * one[3] >= least, one[1].with_graph, one[0]), reverse=True)
-    mine = (looked, *looked, *gaining, *(one[1].storages for one in looked), *ours)
-    for n_bytes, held, container, per_step in looked[:_MOST_NAMES]:
-        name = holder_of(container, mine) or ""
-        if name or held.tensor is not None:
-            return _Keeper(
-                name, len(container), per_step, n_bytes, _weakly(held.tensor), held.with_graph,
-                type(container).__name__,
-                shown_bytes=held.shown * n_bytes / (held.n_bytes or 1),
-                is_of_views=held.is_of_views,
-                is_bounded=_is_bounded(container, name),
-            )  # fmt: skip
+            keeper.add(entry)
+        looked.append((keeper, container))
+
+    def rank(one: tuple[_Keeper, Any]) -> tuple[bool, bool, float]:
+        keeper = one[0]
+        most = keeper.entry_bytes * keeper.per_step >= least
+        return most, keeper.with_graph, keeper.entry_bytes
+
+    looked.sort(key=rank, reverse=True)
+    for keeper, container in looked[:_MOST_NAMES]:
+        keeper.name = holder_of(container, (looked, *looked, *ours)) or ""
+        if keeper.name or keeper.tensor is not None:
+            keeper.is_bounded = _is_bounded(container, keeper)
+            return keeper
     return None
 
 
@@ -565,14 +507,14 @@ def _n_filled(container: Any) -> int:
     return len(container)
 
 
-def _is_bounded(container: Any, name: str) -> bool:
+def _is_bounded(container: Any, keeper: _Keeper) -> bool:
     """Whether it gets no longer, or a line of the program limits or shortens it."""
-    last = _last(name)
+    last = keeper.last_name
     bound = rf"\blen\([\w.]*\b{last}\)\s*[<>]|\b{last}\.(pop\w*|clear)\(|\bdel\b.*\b{last}\["
     return (
         getattr(container, "maxlen", None) is not None
         or _n_filled(container) < len(container)
-        or bool(name and first_line_with(bound))
+        or bool(last and first_line_with(bound))
     )
 
 
@@ -596,30 +538,17 @@ def _tensor(
     some = by_size[size]
     tensor = some[len(some) // 2]  # neither one of the set-up nor of the last step
     apart = now.step - before.step
-    n_bytes = (total - was) / apart
-    name = holder_of(tensor, ours) or ""
-    has_graph = tensor.grad_fn is not None
-    keeper = _Keeper(name, len(some), 1.0, n_bytes, _weakly(tensor), has_graph, Tensor.__name__)
-    is_sure = len(some) - before.storages[size] >= _MOST_STEPS * apart or _where_added(keeper)
-    return keeper if is_sure else replace(keeper, name="")
-
-
-def _weakly(tensor: Tensor | None) -> weakref.ref[Tensor] | None:
-    return None if tensor is None else weakref.ref(tensor)
-
-
-def _called(keeper: _Keeper) -> str:
-    return keeper.name or f"A {keeper.kind}"
-
-
-def _last(name: str) -> str:
-    """The variable or attribute itself, of the way to it."""
-    found = re.findall(r"[A-Za-z_]\w*", name.partition("[")[0].partition(" ")[0])
-    return found[-1] if found else ""
+    keeper = _Keeper(Tensor.__name__, len(some), 1.0, holder_of(tensor, ours) or "")
+    keeper.add(tensor)
+    keeper.storages = {0: (total - was) / apart}
+    keeper.shown_bytes = keeper.storages[0]
+    if len(some) - before.storages[size] < _MOST_STEPS * apart and not _where_added(keeper):
+        keeper.name = ""
+    return keeper
 
 
 def _where_added(keeper: _Keeper) -> str | None:
-    name = re.escape(_last(keeper.name))
+    name = keeper.last_name
     if not name:
         return None
     of_function = re.search(r"\(in (\w+)\)", keeper.name)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from perfkit.advice.findings import Finding, fact
 from perfkit.advice.places import line_of, name_of, only_line_with
 from perfkit.advice.state.state import state
 from perfkit.base.words import fmt_count, plural
-from perfkit.measure.live import Live, ModuleUse
+from perfkit.measure.live import Live
 
 # Modules of one model that are looked at.
 _MOST_MODULES = 20_000
@@ -23,13 +23,15 @@ _SEVERAL = 3
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
+def _alive(uses: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """How each module or optimizer that is still there was used."""
+    return ((use, one) for use in uses.values() if (one := use.ref()) is not None)
+
+
 @state
 def hooks_multiply(live: Live) -> Iterator[Finding]:
     """Hooks are added in the loop and not removed."""
-    for use in live.modules.values():
-        model = use.ref()
-        if model is None:
-            continue
+    for _, model in _alive(live.modules):
         n, newest = _count_hooks(model)
         before, at = live.first_look(model, n)
         more, steps = n - before, live.n_steps - at
@@ -68,10 +70,9 @@ def _count_hooks(model: Any) -> tuple[int, Any]:
 @state
 def evaluation_keeps_graphs(live: Live) -> Iterator[Finding]:
     """A model that trains is also called in evaluation mode with gradients on."""
-    for use in live.modules.values():
-        model = use.ref()
+    for use, model in _alive(live.modules):
         trained = use.n_calls - use.n_without_grad - use.n_eval_with_grad
-        if model is None or use.n_eval_with_grad < _SEVERAL or not trained:
+        if use.n_eval_with_grad < _SEVERAL or not trained:
             continue
         if not any(parameter.requires_grad for parameter in model.parameters()):
             continue
@@ -93,10 +94,7 @@ def evaluation_keeps_graphs(live: Live) -> Iterator[Finding]:
 @state
 def many_groups(live: Live) -> Iterator[Finding]:
     """Each parameter is a group of its own: the fast forms of the update work on one group."""
-    for use in live.optimizers.values():
-        optimizer = use.ref()
-        if optimizer is None:
-            continue
+    for _, optimizer in _alive(live.optimizers):
         groups = optimizer.param_groups
         n = sum(len(group["params"]) for group in groups)
         if len(groups) < _MANY_GROUPS or n > 2 * len(groups):
@@ -144,27 +142,23 @@ def unused_gradients(live: Live) -> Iterator[Finding]:
 @state
 def no_sync_too_late(live: Live) -> Iterator[Finding]:
     """``no_sync`` is entered after the forward pass, which has decided already."""
-    for use in live.modules.values():
-        if not use.n_unsynced or use.ref() is None:
+    for use, _ in _alive(live.modules):
+        if not use.n_unsynced:
             continue
-        yield _too_late(use)
-
-
-def _too_late(use: ModuleUse) -> Finding:
-    return fact(
-        "no-sync-too-late",
-        "no_sync() is around backward only, so gradients are exchanged all the same",
-        (
-            "DistributedDataParallel decides in its forward pass whether the next backward pass "
-            f"exchanges gradients; {plural(use.n_unsynced, 'pass', 'passes')} of {use.n_calls} "
-            "entered no_sync() after that",
-        ),
-        "with model.no_sync():  # forward and backward\n"
-        "    loss = loss_fn(model(x), y) / accumulate\n"
-        "    loss.backward()",
-        line=only_line_with(r"\.no_sync\(\)"),
-        acts_on=("communication", "backward"),
-    )
+        yield fact(
+            "no-sync-too-late",
+            "no_sync() is around backward only, so gradients are exchanged all the same",
+            (
+                "DistributedDataParallel decides in its forward pass whether the next backward "
+                f"pass exchanges gradients; {plural(use.n_unsynced, 'pass', 'passes')} of "
+                f"{use.n_calls} entered no_sync() after that",
+            ),
+            "with model.no_sync():  # forward and backward\n"
+            "    loss = loss_fn(model(x), y) / accumulate\n"
+            "    loss.backward()",
+            line=only_line_with(r"\.no_sync\(\)"),
+            acts_on=("communication", "backward"),
+        )
 
 
 # A table in which a step touches so few of its rows, and of at least so many numbers.
@@ -174,10 +168,7 @@ _FEW_ROWS, _LARGE_TABLE, _MOST_NUMBERS = 0.05, 1_000_000, 50_000_000
 @state
 def dense_embedding(live: Live) -> Iterator[Finding]:
     """A large table of which a step uses few rows gets a gradient for all of them."""
-    for use in live.modules.values():
-        model = use.ref()
-        if model is None:
-            continue
+    for _, model in _alive(live.modules):
         for module in itertools.islice(model.modules(), _MOST_MODULES):
             if "Embedding" not in type(module).__name__ or getattr(module, "sparse", True):
                 continue

@@ -23,9 +23,10 @@ State = Callable[[Live], Iterable[Finding]]
 
 #: File of state rules -> when they can apply; those of other files always can.
 NEEDS: dict[str, Callable[[Live], object]] = {
-    "calls": lambda live: live.calls or live.n_profiled,
+    "calls": lambda live: (
+        live.calls or live.n_profiled or any(live.flags.get(one) for one in SLOW_FLAGS)
+    ),
     "data": lambda live: live.loaders,
-    "flags": lambda live: any(live.flags.get(one) for one in SLOW_FLAGS),
     "memory": lambda live: live.kept or live.in_evaluation or may_grow(live.memory),
 }
 

@@ -1,0 +1,360 @@
+"""What a step's own work tells: number formats, threads, the update, and what need not be in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, found
+from perfkit.advice.rules.rule import rule
+from perfkit.base.machine._host import COMPUTES_IN, cpu_flags
+from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
+from perfkit.trace.read.columns import Category, Int64
+from perfkit.trace.read.events import backward_rows
+from perfkit.trace.read.intervals import Intervals, overlap, union
+from perfkit.trace.record.facts import OptimizerFacts
+
+_LEAST_WORK = 0.15
+# Shorter ops are not worth a second thread.
+_LONG_OP_US = 100.0
+
+
+@rule
+def float64(case: Case) -> Iterator[Finding]:
+    """The model computes in double precision."""
+    if case.on_device:
+        from perfkit.trace.ask.kernels import computes_in_float64
+
+        kernels = case.trace.is_a(Category.KERNEL) & (
+            case.steps.containing(case.trace.start_ns) >= 0
+        )
+        wide = kernels & case.trace.named(computes_in_float64)
+        share = case.span(wide).total_ns / 1e3 / case.wall_us
+    elif _are_mostly(case.facts.optimizers, "float64"):
+        share = _in_operators(case)
+    else:
+        return
+    if share < _LEAST_WORK:
+        return
+    # On a CPU float32 has half the bytes and twice the vector lanes; data-centre GPUs also gain a
+    # factor of 2. Other GPUs are 32 to 64 times slower in float64, so there the bound assumes that
+    # the time vanishes.
+    yield found(
+        "float64",
+        "The model computes in float64",
+        [f"{'kernels' if case.on_device else 'operators'} on it take {fmt_share(share)} of a step"],
+        "model = model.float()\n"
+        "x = torch.as_tensor(array, dtype=torch.float32)  # NumPy arrays are float64 by default",
+        cures=("compute",),
+        share=share,
+        speedup=None if case.on_device else 2,
+    )
+
+
+def _in_operators(case: Case) -> float:
+    return case.shares["forward"] + case.shares["backward"] + case.shares["optimizer"]
+
+
+def _are_mostly(optimizers: Sequence[OptimizerFacts], dtype: str) -> bool:
+    """Whether at least half of the parameters are of this type: a single scalar is no model."""
+    of = Counter[str]()
+    for one in optimizers:
+        of.update(dict(zip(one.dtypes, one.elements or (1,) * len(one.dtypes), strict=True)))
+    return of[dtype] > 0 and 2 * of[dtype] >= of.total()
+
+
+@rule
+def emulated_precision(case: Case) -> Iterator[Finding]:
+    """16-bit parameters on a CPU without instructions for them."""
+    on_cpu = [o for o in case.facts.optimizers if o.devices == ("cpu",)]
+    narrow = [d for d in ("bfloat16", "float16") if _are_mostly(on_cpu, d)]
+    share = _in_operators(case)
+    if case.on_device or not narrow or share < _LEAST_WORK:
+        return
+    flags, needs = cpu_flags(), COMPUTES_IN[narrow[0]]
+    if not flags or needs & flags:
+        return
+    yield found(
+        "emulated-precision",
+        f"This CPU has no instructions for {narrow[0]}: every operation converts",
+        [
+            f"operators take {fmt_share(share)} of each step; the CPU lists none of "
+            f"{', '.join(sorted(needs))}"
+        ],
+        "model = model.float()  # on this CPU; 16 bits pay on a GPU",
+        cures=("compute",),
+        share=share,
+    )
+
+
+@rule
+def threads(case: Case) -> Iterator[Finding]:
+    """Torch uses one thread although cores are free, or more threads than there are cores.
+
+    Every operation ends when the last of its threads does, and that one has to wait for a core. A
+    container's CPU quota is the usual reason: torch counts the machine's cores.
+    """
+    n, cores = case.facts.n_threads, case.facts.n_cores
+    if case.on_device or not n or not cores or not (n == 1 < cores or n > cores):
+        return
+    long = [o for o in case.operators if o.self_us / o.count >= _LONG_OP_US]
+    share = min(sum(o.self_us for o in long) / case.wall_us, 1.0)
+    if share < (0.5 if n == 1 else _LEAST_WORK):
+        return
+    yield found(
+        "one-thread" if n == 1 else "too-many-threads",
+        f"torch computes with {'one thread' if n == 1 else f'{n} threads'} on "
+        f"{plural(cores, 'core')}",
+        [f"operators of at least {_LONG_OP_US:g} µs take {fmt_share(share)} of each step"],
+        f"torch.set_num_threads({cores})  # or start with OMP_NUM_THREADS={cores}",
+        cures=("compute",),
+        share=share,
+        speedup=cores if n == 1 else None,
+    )
+
+
+_LEAST_SHARE = 0.1
+# The for-loop form issues several ops per parameter tensor; fused and foreach a few per step.
+_LOOP_OPS = 40
+# An update that takes a quarter of the step is out of proportion to forward and backward.
+_LARGE_SHARE = 0.25
+# Optimizers that torch 2.8 can fuse, on the CPU too, and those that accept foreach: the table in
+# docs.pytorch.org/docs/stable/optim.html#algorithms. LBFGS, SparseAdam and third-party classes
+# would raise a TypeError.
+_FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+_FOREACH = _FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
+
+
+@rule
+def update(case: Case) -> Iterator[Finding]:
+    """The update loops over the parameters in Python, or takes much of the step without."""
+    took = case.lost_to("optimizer")
+    steps = case.labels("Optimizer.step#")
+    # hooks step each weight as its gradient comes, or the optimizer calls a closure: the first
+    # saves memory that one optimizer for all would take, and neither could accumulate
+    if len(overlap(steps, case.span(backward_rows(case.trace)))):
+        return
+    ops = case.ops_inside(steps, once=True)
+    per_step = sum(ops.values()) / case.n_steps
+    share = took
+    if case.on_device:  # its kernels become fewer, too
+        share = min(share + case.device_share(case.launched_by(case.within(steps))), 1.0)
+    told = f"Optimizer.step and zero_grad take {fmt_share(case.shares['optimizer'])} of each step"
+    is_joint = any("_foreach_" in op or "_fused_" in op for op in ops)
+    if share >= _LEAST_SHARE and per_step >= _LOOP_OPS and not is_joint:
+        names = [o.name for o in case.facts.optimizers] or [_name(case)]
+        name = next((n for n in names if n in _FOREACH), None)
+        if name is None:
+            return
+        option = "fused=True" if name in _FUSED else "foreach=True"
+        n = sum(o.n_tensors for o in case.facts.optimizers if o.name in _FOREACH)
+        yield found(
+            "optimizer-loop",
+            "The optimizer updates one parameter tensor after the other",
+            [
+                f"{plural(per_step, 'operation')} per step inside Optimizer.step"
+                + f" for {n} parameter tensors" * bool(n),
+                told,
+            ],
+            f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})",
+            cures=("launch", "compute"),
+            share=share,
+        )
+    elif took >= _LARGE_SHARE:
+        yield found(
+            "optimizer-share",
+            "The update takes much of the step: batches are small for this model",
+            [told],
+            "for i, (x, y) in enumerate(loader):\n"
+            "    (loss_fn(model(x), y) / 4).backward()\n"
+            "    if i % 4 == 3:  # one update for four batches\n"
+            "        optimizer.step()\n"
+            "        optimizer.zero_grad()",
+            cures=("compute",),
+            share=took,
+            speedup=4,
+            changes="an update sees four batches, so the learning rate may have to change",
+        )
+
+
+def _name(case: Case) -> str:
+    for name in case.trace.names:
+        if name.startswith("Optimizer.step#"):
+            return name.removeprefix("Optimizer.step#").removesuffix(".step")
+    return "AdamW"
+
+
+# So many times a step is more than a loss or a preconditioner needs.
+_OFTEN = 8
+# Work of the third power of a matrix's size, by the operator that is called.
+_CUBIC = (
+    "cholesky", "eig", "eigh", "householder", "inv", "lstsq", "lu", "matrix_exp", "matrix_power",
+    "pinv", "qr", "solve", "svd",
+)  # fmt: skip
+
+
+@rule
+def matrix_functions(case: Case) -> Iterator[Finding]:
+    """The same matrix function or decomposition, again and again in one step."""
+    often = [o for o in case.operators if _is_cubic(o.name) and o.count >= _OFTEN * case.n_steps]
+    for one in sorted(often, key=lambda o: -o.total_us):
+        share = case.lost_in(case.span(case.rows(Category.OP, named=one.name.__eq__)))
+        if share < _LEAST_SHARE:
+            continue
+        yield found(
+            "matrix-functions",
+            f"{one.name} runs {fmt_count(round(one.count / case.n_steps))} times a step",
+            [f"with what it calls, it takes {fmt_share(share)} of each step"],
+            "# of a weight (orthogonal, spectral_norm …): once a step, not at each use\n"
+            "with torch.nn.utils.parametrize.cached():\n"
+            "    loss = loss_fn(model(x), y)\n"
+            "# of many matrices: one call for all\n"
+            "result = torch.linalg.inv(torch.stack(matrices))",
+            cures=("compute", "launch"),
+            share=share,
+        )
+        return
+
+
+def _is_cubic(name: str) -> bool:
+    name = name.removeprefix("aten::").removeprefix("_").removeprefix("linalg_").rstrip("_")
+    return name.removesuffix("_ex") in _CUBIC
+
+
+# A teacher network or a metric may run without gradients in every step; above this share it is
+# worth asking whether it must.
+_LEAST_VALIDATION = 0.15
+_HEAVY = (
+    "aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::addmm", "aten::conv1d",
+    "aten::conv2d", "aten::conv3d", "aten::scaled_dot_product_attention", "aten::lstm",
+    "aten::gru",
+)  # fmt: skip
+
+
+@rule
+def validation(case: Case) -> Iterator[Finding]:
+    """A forward pass without gradients inside a training step."""
+    trace, inside = case.trace, case.nesting
+    # Autograd numbers what it records; without any number nothing is known. A network of which
+    # nothing trains is a part of the step: a backbone, a teacher.
+    if not (trace.sequence >= 0).any() or not case.shares["backward"] or case.has_frozen:
+        return
+    on_main = trace.thread[inside.rows] == case.steps.thread
+    is_heavy = case.is_named(*_HEAVY) & on_main
+    nested = (inside.parent_op >= 0) & is_heavy[np.maximum(inside.parent_op, 0)]
+    heavy = inside.rows[is_heavy & ~nested & (trace.sequence[inside.rows] < 0)]
+    # Ops called by an op with gradients are part of that op.
+    graded = case.span(trace.is_a(Category.OP) & (trace.sequence >= 0))
+    for aside in (*map(case.labels, ("enumerate(DataLoader)", "Optimizer.", "autograd::")), graded):
+        heavy = heavy[~aside.covers(trace.start_ns[heavy])]
+    in_steps = np.unique(case.steps.containing(trace.start_ns[heavy]))
+    if 2 * len(in_steps[in_steps >= 0]) <= case.n_steps:
+        return  # once in several steps, as the advice would be
+    # from the first to the last of them, if nothing in between has gradients
+    parts = _stretches(case, np.sort(heavy), graded)
+    share = case.share_of(parts)
+    if share >= _LEAST_VALIDATION:
+        yield found(
+            "validation-in-step",
+            "A forward pass without gradients runs inside the training steps",
+            [
+                f"{plural(len(heavy) / case.n_steps, 'layer')} per step run without gradients "
+                f"(validation, a metric, a second network?) and take {fmt_share(share)} of it"
+            ],
+            "if step % 500 == 0:  # or once per epoch\n"
+            "    model.eval()\n"
+            "    with torch.inference_mode():\n"
+            "        validate(model, validation_loader)\n"
+            "    model.train()",
+            cures=("host", "launch", "compute"),
+            share=share,
+        )
+
+
+def _stretches(case: Case, rows: Int64, graded: Intervals) -> Intervals:
+    """From the first to the last of these operators of a step, without what has gradients."""
+    start, end = case.trace.start_ns[rows], case.trace.end_ns[rows]
+    step = case.steps.containing(start)
+    before = np.searchsorted(graded.start, start)
+    ends = np.flatnonzero((np.diff(step) != 0) | (np.diff(before) != 0))
+    first, last = np.r_[0, ends + 1], np.r_[ends, len(rows) - 1]
+    return union(start[first], np.maximum.accumulate(end)[last])
+
+
+@rule
+def kept_graph(case: Case) -> Iterator[Finding]:
+    """Forward passes record a graph that no backward pass uses.
+
+    Autograd's counter rises with every node: under ``no_grad`` ops have no number, and with
+    parameters that need no gradient all have the same one.
+    """
+    trace, inside = case.trace, case.nesting
+    if case.trains:
+        return
+    ops = inside.rows[case.is_named(*_HEAVY)]
+    ops = ops[trace.sequence[ops] >= 0]
+    step = case.steps.containing(trace.start_ns[ops])
+    nodes = sum(len(np.unique(trace.sequence[ops[step == i]])) for i in range(len(case.steps)))
+    # one number per step: the counter rests during steps and moves between them
+    if nodes > len(case.steps):
+        yield found(
+            "kept-graph",
+            "The forward pass keeps its graph, but no backward pass was recorded",
+            [
+                f"{plural(nodes / case.n_steps, 'layer')} per step record what only backward() "
+                f"needs, and {plural(case.n_steps, 'step')} had none"
+            ],
+            "with torch.inference_mode():  # where no gradients are wanted\n    y = model(x)",
+            cures=(),
+            share=0.0,
+            formula="no gain in time that a trace can show: it frees the memory of the activations",
+            always=True,
+        )
+
+
+@rule
+def garbage_collection(case: Case) -> Iterator[Finding]:
+    """Python's garbage collector stops the step (known only for recordings made here)."""
+    pauses = case.facts.gc_pauses_ms
+    if not pauses:
+        return
+    share = sum(pauses) * 1e3 / case.wall_us
+    yield found(
+        "gc-pauses",
+        f"Python's garbage collector stops the {'training ' * case.trains}step",
+        [
+            f"{plural(len(pauses), 'collection')} in {plural(case.n_steps, 'step')} took "
+            f"{fmt_ms(sum(pauses))} ({fmt_share(share)})"
+        ],
+        "gc.collect()\n"
+        "gc.freeze()  # what exists by now lives as long as the program\n"
+        f"gc.disable()  # and collect by hand, between {'epochs' if case.trains else 'requests'}",
+        cures=("host",),
+        share=share,
+    )
+
+
+@rule
+def train_mode(case: Case) -> Iterator[Finding]:
+    """Batch norms that use their batch's statistics although nothing trains."""
+    if case.trains or not case.trace.input_dims:
+        return
+    norms = np.flatnonzero(case.is_named("aten::batch_norm"))
+    at_work = [at for at in norms.tolist() if case.concrete(at)[5:6] == ["True"]]
+    if at_work:
+        yield found(
+            "train-mode",
+            "The model is in training mode, and no training is recorded",
+            [
+                f"{plural(len(at_work) / case.n_steps, 'batch norm')} per step normalise by the "
+                "statistics of their own batch: a result depends on what else is in it"
+            ],
+            "model.eval()  # if this is inference",
+            cures=(),
+            share=0.0,
+            formula="a matter of results, not of time",
+            always=True,
+        )
