@@ -96,19 +96,22 @@ def look(step: int, *, workers: bool = False, heap: bool = True) -> MemoryLook:
         workers: ask the loaders' workers, too, which takes some ms each.
         heap: ask malloc, too, which takes some ms on a heap with many holes.
     """
-    from perfkit.base.machine.worker_memory import private_bytes_of_workers
-
     device = in_use()
     began_s = time.perf_counter()
     used, free = (heap_use() if heap else None) or (None, 0)
     heap_ms = (time.perf_counter() - began_s) * 1e3
+    of_workers: list[int] = []
+    if workers:
+        from perfkit.base.machine.worker_memory import private_bytes_of_workers
+
+        of_workers = private_bytes_of_workers()
     return MemoryLook(
         step,
         private_bytes(),
         used,
         free,
         0 if device.is_cpu else sum(map(device.allocated, device.devices())),
-        tuple(private_bytes_of_workers()) if workers else (),
+        tuple(of_workers),
         heap_ms,
     )
 

@@ -16,14 +16,17 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from perfkit.base.device import in_use
 from perfkit.base.machine import _host
-from perfkit.base.machine.gpu_state import GpuReading, GpuThrottling, read_gpus
 from perfkit.base.machine.quota import QuotaCounters, Throttled, read_quota
 from perfkit.base.machine.throttling import HostThrottling, PagesRead
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_count, fmt_number, fmt_share, plural
+
+if TYPE_CHECKING:
+    from perfkit.base.machine.gpu_state import GpuReading, GpuThrottling
 
 _PROC = Path("/proc")
 # A thread without a core for a tenth of the time is measurably delayed.
@@ -217,7 +220,6 @@ class ContentionMark:
             waited - before.waited_s.get(thread, 0.0) for thread, waited in now.waited_s.items()
         ]
         throttled = Throttled.between(before.quota, now.quota)
-        gpus_before = {gpu.index: gpu for gpu in before.gpus}
         return CpuContention(
             wall_s=wall_s,
             n_cores=_host.usable_cpus(),
@@ -230,9 +232,7 @@ class ContentionMark:
             host=HostThrottling.between(
                 before.pages, now.pages, wall_s=wall_s, process_s=process_s
             ),
-            gpus=tuple(
-                GpuThrottling.between(gpus_before.get(gpu.index), gpu, wall_s) for gpu in now.gpus
-            ),
+            gpus=_throttled(before.gpus, now.gpus, wall_s),
         )
 
 
@@ -256,8 +256,27 @@ class _Counters:
         machine_s, stolen_s = cores_busy_s()
         waited_s = _waited_s(thread_id)
         return _Counters(
-            process_s, machine_s, stolen_s, read_quota(), waited_s, PagesRead.read(), read_gpus()
+            process_s, machine_s, stolen_s, read_quota(), waited_s, PagesRead.read(), _gpus()
         )
+
+
+def _gpus() -> tuple[GpuReading, ...]:
+    if in_use().is_cpu:
+        return ()
+    from perfkit.base.machine.gpu_state import read_gpus
+
+    return read_gpus()
+
+
+def _throttled(
+    before: tuple[GpuReading, ...], now: tuple[GpuReading, ...], wall_s: float
+) -> tuple[GpuThrottling, ...]:
+    if not now:
+        return ()
+    from perfkit.base.machine.gpu_state import GpuThrottling
+
+    known = {gpu.index: gpu for gpu in before}
+    return tuple(GpuThrottling.between(known.get(gpu.index), gpu, wall_s) for gpu in now)
 
 
 def _sum(one: Any, other: Any) -> Any:

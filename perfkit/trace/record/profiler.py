@@ -19,7 +19,6 @@ from perfkit.base import torch_compat
 from perfkit.base.device import here, in_use, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError
 from perfkit.base.forked_exit import let_forks_exit
-from perfkit.base.progress import Progress
 from perfkit.base.scratch import scratch_folder
 
 # CUPTI, which records what the device does, stays attached to the process when a profiler stops,
@@ -49,6 +48,8 @@ _one_thread = threading.RLock()
 # of it in torch, which writes a file.
 _END_US = 4.0
 _WRITTEN = 0.5
+# What is over so soon needs no line.
+_SHORT_S = 0.3
 
 
 class TorchProfiler:
@@ -286,12 +287,19 @@ def _quiet_stderr() -> Iterator[None]:
         os.close(saved)
 
 
-def tell_end(progress: Progress, n_events: float) -> None:
-    """Say that torch ends a recording of about so many events."""
-    progress.line(
-        f"torch ends its recording of about {n_events / 1e6:.1f} million events",
-        left_s=n_events * _END_US / 1e6,
-    )
+@contextmanager
+def telling_end(n_events: float) -> Iterator[None]:
+    """Around the end of a recording of so many events: a line that says so, if that is long."""
+    end_s = n_events * _END_US / 1e6
+    if end_s < _SHORT_S:
+        yield
+        return
+    from perfkit.base.progress import Progress
+
+    with Progress("perfkit") as progress:
+        many = f"{n_events / 1e6:.1f} million events"
+        progress.line(f"torch ends its recording of about {many}", left_s=end_s)
+        yield
 
 
 @contextmanager
@@ -304,6 +312,11 @@ def telling_how_far(end_s: float) -> Iterator[Callable[[float], None]]:
     Yields:
         A function that takes the share of what torch wrote that has been read, 0 … 1.
     """
+    if end_s < _SHORT_S:
+        yield lambda share: None
+        return
+    from perfkit.base.progress import Progress
+
     with Progress("perfkit") as progress:
 
         def read(share: float) -> None:

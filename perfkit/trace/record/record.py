@@ -30,7 +30,6 @@ from perfkit.base import torch_compat
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.heap import give_back
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.progress import Progress
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.words import plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, RECORDED_HERE, Category, Trace
@@ -45,7 +44,7 @@ from perfkit.trace.record.profiler import (
     TorchProfiler,
     raw_trace,
     stays_attached,
-    tell_end,
+    telling_end,
     telling_how_far,
     wait_for_devices,
 )
@@ -397,18 +396,16 @@ class Recorder:
         if profiler.profile is None:
             return
         began_s = time.perf_counter()
-        progress = Progress("perfkit")
         try:
             profiler.close_mark()
             if not profiler.is_paused:
                 profiler.ended_s = time.perf_counter()
             self._facts.recording_ends(has_steps=log.n_recorded > 0)
-            tell_end(progress, self._deadline.n_events)
         finally:
             try:
-                profiler.end()
+                with telling_end(self._deadline.n_events):
+                    profiler.end()
             finally:
-                progress.close()
                 self._stop_s = time.perf_counter() - began_s
                 if not log.ended_s:
                     log.since_s += self._stop_s  # of a step in whose middle this is
