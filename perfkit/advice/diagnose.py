@@ -9,7 +9,7 @@ from typing import Any
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import MAY_WAIT, MOST_GAIN, Finding, amdahl, interval
-from perfkit.advice.outside import OF_LOADING, is_large, outside, steps_grow
+from perfkit.advice.outside import LARGE, OF_LOADING, outside, steps_grow
 from perfkit.advice.rules.rule import rules
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
@@ -119,7 +119,7 @@ def diagnose(
         found = [_without_bound(f, "a trace without a device does not carry one") for f in found]
     if case.on_device and not case.joins_launches:
         unknown = "whether the device waited for the host is not known"
-        found = [_without_bound(f, unknown) if _is_the_hosts(f) else f for f in found]
+        found = [_without_bound(f, unknown) if {*f.cures} & {*_THE_HOSTS} else f for f in found]
     is_one_sided = _is_one_sided(bound, case)
     if is_one_sided:
         found = [f for f in found if f.always or {"data", "communication"} & set(f.cures)]
@@ -133,28 +133,20 @@ def diagnose(
         verdict = of_one_piece(verdict)
         what = of_one_piece(f"{bounds} ({fmt_ms(step.median)} in all, {provenance}).")
         found = [finding_of_one_piece(f) for f in found]
-    first = []
     doubts = []
-    is_outside = elsewhere is not None and elsewhere.is_most
-    if busy is not None and busy.is_busy:
-        doubts.append(busy.sentence())
     if busy is not None:
-        if case.on_device:
-            shares = case.device_shares
-            doubts += busy.held_back_by(
-                copies=shares["copy"], computing=shares["compute"], queued=case.idle["queued"]
-            )
-        else:
-            doubts += busy.held_back_by()
-    if no_step:
-        first.append(no_step)
-    if elsewhere is not None and is_outside:
+        shares = case.device_shares
+        doubts = [busy.sentence()] * busy.is_busy
+        doubts += busy.held_back_by(
+            copies=shares.get("copy"), computing=shares.get("compute"), queued=case.idle["queued"]
+        )
+    first = [no_step] if no_step else []
+    if elsewhere is not None and elsewhere.is_most:
         first.append(elsewhere.sentence())
         verdict = elsewhere.headline()
-    if growth is not None and grows and is_large(growth):
+    if growth is not None and grows and growth.share >= LARGE:
         first.append(f"{growth.sentence()}.")
         verdict = growth.headline()
-        is_outside = True
     if first:
         whose = "That piece" if no_step else "The recorded steps"
         what = f"{whose}: {uncapital(what)}"
@@ -300,10 +292,6 @@ def as_compared(found: Diagnosis, waiting_ms: float) -> Diagnosis:
 
 def _without_bound(finding: Finding, why: str) -> Finding:
     return replace(finding, has_bound=False, formula=f"no bound: {why}")
-
-
-def _is_the_hosts(finding: Finding) -> bool:
-    return bool(set(finding.cures) & set(_THE_HOSTS))
 
 
 def _is_one_sided(bound: _Bound, case: Case) -> bool:

@@ -77,10 +77,7 @@ IMAGES = LineKind(
     "decoding or changing images",
     "# in a data set, so that DataLoader workers do it alongside the step:\n"
     "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
-    "# JPEG: decode at a reduced size, with PIL\n"
-    'img.draft("RGB", (size, size))  # right after Image.open\n'
-    "# and with OpenCV\n"
-    "img = cv2.imread(path, cv2.IMREAD_REDUCED_COLOR_2)",
+    'img.draft("RGB", (size, size))  # right after Image.open: a JPEG decoded at a reduced size',
 )
 NUMPY = LineKind(
     "numpy",

@@ -27,8 +27,8 @@ _LEAST_SHARE, _LEAST_S, _MOST_STRETCHES = 0.1, 0.05, 3
 OF_LOADING = ("data",)
 # A phase that is so much of a stretch is what it is.
 _MOST_OF_IT = 0.5
-# Growth from this share of the steps' time on is told before anything else.
-_LARGE = 0.25
+#: Growth from this share of the steps' time on is told before anything else.
+LARGE = 0.25
 # What every step does: the wait for data at a loop's head, the passes. Where some steps take longer
 # at these alone, they are slow steps of the same kind.
 _OF_EVERY_STEP = re.compile(r"^(async )?for\b.*:$|\.backward\(|\.step\(")
@@ -104,11 +104,6 @@ def steps_grow(growth: Growth | None, busy: CpuContention | None) -> tuple[Findi
     )
 
 
-def is_large(growth: Growth) -> bool:
-    """Whether it is what to say first of a run."""
-    return growth.share >= _LARGE
-
-
 def outside(elsewhere: Elsewhere | None, *, trains: bool, compile_s: float = 0.0) -> list[Finding]:
     """A finding about each large part of the time outside the recorded steps.
 
@@ -125,7 +120,7 @@ def outside(elsewhere: Elsewhere | None, *, trains: bool, compile_s: float = 0.0
     large = [one for one, s in spent if s >= least_s and compile_s < s / 2]
     told = [_of(one, elsewhere.region_s, trains=trains) for one in large[:_MOST_STRETCHES]]
     # a place without a cure, rollouts between updates for one, is only worth a word if it is large
-    no_gain = amdahl(_LARGE)[0]
+    no_gain = amdahl(LARGE)[0]
     return [f for f in told if f.what_to_do != OTHER.in_training or f.gain_at_most >= no_gain]
 
 
@@ -133,7 +128,8 @@ def _of(stretches: list[Stretch], region_s: float, *, trains: bool) -> Finding:
     stretch, spent_s = stretches[0], sum(s.seconds for s in stretches)
     when = " and ".join(s.when for s in stretches)
     share = min(spent_s / region_s, 1.0)
-    phase = _phase_of(stretch)
+    name, most = next(iter(stretch.phases), ("", 0.0))
+    phase = name if most >= _MOST_OF_IT else ""
     lines = (stretch.source, *(source for _, source, _ in stretch.inside))
     kinds = [kind for source in lines if (kind := kind_of_source(source)) not in (OTHER, BACKWARD)]
     kind = kinds[0] if kinds else OTHER
@@ -152,11 +148,6 @@ def _of(stretches: list[Stretch], region_s: float, *, trains: bool) -> Finding:
         of="for the code as a whole, ",
         line=f"{stretch.place}: {stretch.source}" if stretch.place else None,
     )
-
-
-def _phase_of(stretch: Stretch) -> str:
-    name, share = next(iter(stretch.phases), ("", 0.0))
-    return name if share >= _MOST_OF_IT else ""
 
 
 def _what_to_do(stretch: Stretch, kind: LineKind, phase: str, *, trains: bool) -> str:

@@ -70,17 +70,20 @@ class Rise:
         return (self.after_bytes - self.before_bytes) / (self.last - self.first)
 
 
-def rise(looks: Sequence[tuple[int, int]], *, intervals: int = 3) -> Rise | None:
+def rise(
+    looks: Sequence[tuple[int, int]], *, intervals: int = 3, least_bytes: int | None = None
+) -> Rise | None:
     """By how much memory grew, if it did to the end; None where it did not.
 
     Args:
         looks: steps and bytes, by time.
         intervals: it must have grown in so many of the last ones, 2 to 5.
+        least_bytes: by so much; by default by what comes and goes in a process.
     """
     if len(looks) <= intervals:
         return None
     (first, before), (last, after) = looks[0], looks[-1]
-    if after - before < _LEAST_BYTES[intervals]:
+    if after - before < (_LEAST_BYTES[intervals] if least_bytes is None else least_bytes):
         return None
     found = Rise(first, last, before, after)
     least = _OF_THE_RATE * found.per_step

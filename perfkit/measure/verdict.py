@@ -21,6 +21,7 @@ from perfkit.measure import slow_steps
 from perfkit.measure._student import t_quantile
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.loader_cause import LoaderCause, loader_cause
+from perfkit.measure.memory_looks import Rise, rise
 from perfkit.measure.meter import StepColumns
 from perfkit.measure.phases import PHASES
 from perfkit.measure.summary import (
@@ -30,7 +31,7 @@ from perfkit.measure.summary import (
     drift_of,
     summarize,
 )
-from perfkit.measure.trend import Trend, trend
+from perfkit.measure.trend import Trend
 
 # A larger gain is not a prediction: something else would bound the step first.
 _MOST_GAIN = 100
@@ -48,6 +49,8 @@ _STARTS_FROM = 0.1
 # exact; what malloc has handed out also has the caches of Python and torch. Measured over 400
 # steps: 12 to 45 KiB, most of it early; `total = total + loss` keeps 6.4 KiB a step, 2.3 MiB.
 _CREEP_FROM_BYTES = {"allocated": 256 * 1024, "resident": 2**20}
+# Of so many parts of the run, the median of each: noise does not rise seven times in a row.
+_CREEP_PARTS = 8
 _GROWING = {"allocated": "allocated memory", "resident": "memory in use (malloc)"}
 _SHARE_BINS = 20
 _CURVE_POINTS = 2000
@@ -95,7 +98,7 @@ class MemoryUse:
         first_bytes, last_bytes, highest_bytes: among the readings; the true peak within a step may
             be higher.
         n_readings: number of readings.
-        creep: bytes per step, where memory clearly grows in every third of the run; else None.
+        creep: how it grows, where it does so in every part of the run; else None.
             On a CPU what counts is memory in use, not the resident size (see
             :class:`~perfkit.measure.footprint.Footprint`).
     """
@@ -106,10 +109,11 @@ class MemoryUse:
     last_bytes: int
     highest_bytes: int
     n_readings: int
-    creep: Trend | None
+    creep: Rise | None
 
     def to_dict(self) -> dict[str, Any]:
-        return fields(self, without=("creep",), creep_bytes_per_step=self.creep)
+        per_step = None if self.creep is None else self.creep.per_step
+        return fields(self, without=("creep",), creep_bytes_per_step=per_step)
 
 
 @dataclass(frozen=True)
@@ -321,9 +325,8 @@ def _memory_use(readings: Sequence[tuple[int, Footprint]]) -> MemoryUse | None:
     )
 
 
-def _creep(readings: Sequence[tuple[int, Footprint]]) -> Trend | None:
-    """Memory in use that grows clearly, by more than its counter's grain, in every third of the
-    run.
+def _creep(readings: Sequence[tuple[int, Footprint]]) -> Rise | None:
+    """Memory in use that grows by more than its counter's grain, in every part of the run.
 
     A resident size is no witness: it rises when malloc takes pages that it hands out again later.
     """
@@ -333,26 +336,16 @@ def _creep(readings: Sequence[tuple[int, Footprint]]) -> Trend | None:
         for step, r in readings
         if (n_bytes := r.n_bytes if kind == "allocated" else r.in_use_bytes) is not None
     ]
-    # in the first tenth, caches fill
-    settled = counted[len(counted) // 10 :]
-    steps = np.array([step for step, _ in settled], dtype=np.float64)
-    used = np.array([n_bytes for _, n_bytes in settled], dtype=np.float64)
-    creep = trend(used, steps)
-    if creep is None or not creep.clear or creep.slope <= 0:
+    settled = counted[len(counted) // 10 :]  # in the first tenth, caches fill
+    if len(settled) < _CREEP_PARTS or settled[-1][0] == settled[0][0]:
         return None
-    if creep.change < _CREEP_FROM_BYTES[kind]:
-        return None
-    return creep if _grows_in_each(used, steps, creep.slope / 4) else None
-
-
-def _grows_in_each(used: _Array, steps: _Array, slope: float) -> bool:
-    """Whether each third of the run grows, between its medians at both ends, at least so fast."""
-    for at in np.array_split(np.arange(len(used)), 3):
-        ends = np.array_split(at, 2)
-        rise, run = (np.median(c[ends[1]]) - np.median(c[ends[0]]) for c in (used, steps))
-        if rise < slope * run:
-            return False
-    return True
+    steps, used = np.array(settled, dtype=np.float64).T
+    part = ((steps - steps[0]) / np.ptp(steps) * (_CREEP_PARTS - 0.01)).astype(np.int64)
+    some = [part == number for number in np.unique(part)]
+    looks = [(int(np.median(steps[one])), int(np.median(used[one]))) for one in some]
+    # from the middle of the first part to that of the last
+    least = round(_CREEP_FROM_BYTES[kind] * (1 - 1 / _CREEP_PARTS))
+    return rise(looks, intervals=_CREEP_PARTS - 1, least_bytes=least)
 
 
 def _curve(steps: RunFacts, readings: Sequence[tuple[int, Footprint]]) -> RunCurve:
@@ -470,10 +463,7 @@ def growing(memory: MemoryUse | None) -> str:
     creep = None if memory is None else memory.creep
     if memory is None or creep is None:
         return ""
-    return (
-        f"{_GROWING[memory.kind]} grows by {fmt_bytes(creep.slope)} a step "
-        f"[{fmt_bytes(creep.low)}, {fmt_bytes(creep.high)}]"
-    )
+    return f"{_GROWING[memory.kind]} grows by {fmt_bytes(creep.per_step)} a step"
 
 
 def _uneven(steps: RunFacts, median: float) -> list[str]:

@@ -195,8 +195,8 @@ def _memory(memory: MemoryUse) -> list[tuple[str, str, str]]:
         rows.append(
             (
                 "memory creep",
-                f"{fmt_bytes(creep.slope)} a step",
-                f"{fmt_bytes(creep.low)} … {fmt_bytes(creep.high)}",
+                f"{fmt_bytes(creep.per_step)} a step",
+                f"from {fmt_bytes(creep.before_bytes)} to {fmt_bytes(creep.after_bytes)}",
             )
         )
     return rows

@@ -48,17 +48,15 @@ _TITLES = {
     "waiting": "The code waits for other processes or threads for much of the step",
     "sleep": "The code sleeps for much of the step",
 }
-# What to do where no line is known.
+# What to do where no line is known: in a recording, in a file with Python's stack, without it.
 _FIND_THE_LINE = (
     "# which code runs then? of a function you suspect, line by line:\n"
-    "# %lprun -f the_function the_function(...)"
-)
-_IN_THE_STACK = 'perfkit.Timeline("trace.json.gz")  # it has the Python functions that ran then'
-_RECORD_THE_STACK = (
+    "# %lprun -f the_function the_function(...)",
+    'perfkit.Timeline("trace.json.gz")  # it has the Python functions that ran then',
     "# which code runs then? record it with Python's stack,\n"
     "with torch.profiler.profile(with_stack=True) as recording:\n"
     "    step(batch)\n"
-    "# or have perfkit name the lines:  perfkit run script.py"
+    "# or have perfkit name the lines:  perfkit run script.py",
 )
 
 
@@ -115,19 +113,15 @@ def python(case: Case) -> Iterator[Finding]:
         kind.rule,
         kind.title or _TITLES.get(kind.name, f"{what} outside of torch takes much of the step"),
         evidence,
-        _find_the_line(case) if top is None else kind.what_to_do(trains=case.trains),
+        _FIND_THE_LINE[case.is_file + (case.is_file and not case.knows_of_python)]
+        if top is None
+        else kind.what_to_do(trains=case.trains),
         cures=("host",),
         share=lost,
         formula="no bound: the work that it waits for is not recorded" * waits,
         has_bound=not waits,
         line=None if top is None else top.shown,
     )
-
-
-def _find_the_line(case: Case) -> str:
-    if not case.is_file:
-        return _FIND_THE_LINE
-    return _IN_THE_STACK if case.knows_of_python else _RECORD_THE_STACK
 
 
 @rule

@@ -54,16 +54,16 @@ def hottest_line(case: Case) -> Iterator[Finding]:
 
 
 def _hottest(lines: LineSamples) -> Line | None:
-    told = [x for x in lines.by_line() if not (_USUAL.search(x.source) or _computes(x))]
+    """The line with most samples, but for what each loop has: that a model computes is its use."""
+    told = (
+        x
+        for x in lines.by_line()
+        if not (_USUAL.search(x.source) or x.function == "forward")
+        and "torch/nn/modules" not in x.mostly
+    )
     top = max(told, key=lambda x: x.n_samples, default=None)
-    if top is None or top.n_samples < _LEAST_SAMPLES or top.share < _LEAST_SHARE:
-        return None
-    return top
-
-
-def _computes(line: Line) -> bool:
-    """Whether it calls a model, or is a part of one: that it computes is what it is for."""
-    return line.function == "forward" or "torch/nn/modules" in line.mostly
+    is_hot = top is not None and top.n_samples >= _LEAST_SAMPLES and top.share >= _LEAST_SHARE
+    return top if is_hot else None
 
 
 def _at_this_line(case: Case, top: Line, of_what: str) -> Finding:
@@ -153,11 +153,7 @@ def shuffled_gather(case: Case) -> Iterator[Finding]:
             "# gather the next batch in a worker, alongside the step:\n"
             f"indices = BatchSampler(RandomSampler({data}), batch_size, drop_last=True)\n"
             f"loader = DataLoader(TensorDataset({tensor}), sampler=indices, batch_size=None,\n"
-            "                    num_workers=1)  # each index is a whole batch\n"
-            "# or shuffle blocks: a slice of a tensor is a view, nothing is copied\n"
-            f"first = torch.randperm(len({data}) // batch_size) * batch_size  # for each pass\n"
-            "for i in first.tolist():\n"
-            f"    x = {data}[i : i + batch_size]",
+            "                    num_workers=1)  # each index is a whole batch",
             cures=("data", "host", "compute"),
             share=share,
             line=line.shown,

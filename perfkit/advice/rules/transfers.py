@@ -38,8 +38,8 @@ _COUNTS = (
     "loss = torch.where(mask, loss, 0.0).sum() / mask.sum()  # instead of loss[mask].mean()",
     "y = torch.where(mask, x, 0.0)  # instead of x[mask]: keeps the shape",
 )
-_DISTINCT = "ordered = values.sort().values\nn = 1 + (ordered[1:] != ordered[:-1]).sum()"
-_UNIQUE = ("the host must know the number of distinct values", _DISTINCT, _DISTINCT)
+_DISTINCT = ("ordered = values.sort().values\nn = 1 + (ordered[1:] != ordered[:-1]).sum()",) * 2
+_UNIQUE = ("the host must know the number of distinct values", *_DISTINCT)
 # operator → the wait that it makes: what, and what to do in training and elsewhere
 _INSTEAD = {
     **dict.fromkeys(("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"), _READS),
@@ -79,9 +79,7 @@ def sync(case: Case) -> Iterator[Finding]:
     elif not worst.op and "Synchronize" in top and case.trace.is_a(Category.OP).any():
         call = f"torch.{case.device_type}.synchronize()"
         what = f"the code, or a library, asks to wait ({call})"
-        in_training = (
-            f"# only a clock needs to wait, and not in every step:\nif step % 50 == 0:\n    {call}"
-        )
+        in_training = f"# only a clock needs to wait, and not in every step\n{call}"
         elsewhere = f"# only a clock needs to wait: once, after all of the work\n{call}"
     place = recorded_place(worst.stack)
     yield found(
@@ -96,9 +94,7 @@ def sync(case: Case) -> Iterator[Finding]:
         in_training if case.trains else elsewhere,
         cures=("sync",),
         share=lost,
-        line=None
-        if place is None
-        else f"{place[0]}:{place[1]} in {place[2]}{' (its def)' * worst.at_def}",
+        line=place and f"{place[0]}:{place[1]} in {place[2]}{' (its def)' * worst.at_def}",
     )
 
 
@@ -197,9 +193,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     if not case.joins_launches:
         what_to_do = (
             "# did the device wait for launches? only a recording that has them can tell:\n"
-            "from torch.profiler import ProfilerActivity as Activity, profile\n"
-            "with profile(activities=[Activity.CPU, Activity.CUDA]) as recording:\n"
-            "    step(batch)"
+            "# profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
         )
     elif case.rows(Category.RUNTIME, named=lambda name: "GraphLaunch" in name).any():
         what_to_do = (
