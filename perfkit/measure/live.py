@@ -47,8 +47,6 @@ SLOW_FLAGS = ("anomaly", "deterministic", "cudnn_benchmark")
 # More distinct shapes than these say nothing new.
 _MOST_SHAPES = 256
 _MOST_OBJECTS = 64
-#: Steps of a long run are told apart within so many: enough to know now and then from always.
-STEPS_TOLD = 1024
 # Frames to look through for the user's line.
 _DEEPEST = 40
 # Of the first steps all are looked at, and then those that double their number.
@@ -190,7 +188,7 @@ class Live:
         n_steps: steps that have ended.
         modules, loaders, optimizers: by id.
         calls: (function, file, line of the user's) → how often it was called after the first step.
-        called_in: the same → numbers of steps in which it was called, modulo :data:`STEPS_TOLD`.
+        called_in: the same → steps in which it was called, and the last one's number.
         flags: global switches as they were within a forward pass that trains, by name.
         memory: at each look between two steps.
         evaluated: memory before forward passes of the evaluation that goes on, or was the last.
@@ -220,7 +218,7 @@ class Live:
         self.optimizers: dict[int, OptimizerUse] = {}
         self._optimized_in = 0
         self.calls: Counter[tuple[str, str, int]] = Counter()
-        self.called_in: dict[tuple[str, str, int], set[int]] = {}
+        self.called_in: dict[tuple[str, str, int], tuple[int, int]] = {}
         self.flags: dict[str, Any] = {}
         self.memory: list[MemoryLook] = []
         self.evaluated: list[MemoryLook] = []
@@ -510,7 +508,8 @@ class Live:
                 key = name, frame.f_code.co_filename, frame.f_lineno
                 if key in self.calls or len(self.calls) < _MOST_OBJECTS:
                     self.calls[key] += 1
-                    self.called_in.setdefault(key, set()).add(self.n_steps % STEPS_TOLD)
+                    n, last = self.called_in.get(key, (0, 0))
+                    self.called_in[key] = n + (last != self.n_steps), self.n_steps
                 return
             frame = frame.f_back
 

@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.uninterrupted import Uninterrupted, surely
-from perfkit.base.words import fmt_count
 from perfkit.measure.outer_calls import OuterCalls
 
 if TYPE_CHECKING:
@@ -101,8 +100,6 @@ class Phases:
         self._end_fetch_event: Callable[..., Any] = _nothing
         self._leave_event: Callable[..., Any] = _nothing
         self._sees_modules = True
-        self.calls_at_the_end = 0  # of modules, in the step at which it stopped
-        self._is_told = False
         #: told of what is fetched
         self.loader: LoaderWait | None = None
         self._source: Any = None  # the iterator of a loader that is asked for a batch
@@ -120,20 +117,17 @@ class Phases:
         if not self.stops_at_modules:
             return ""
         return (
-            "forward passes are not told apart: one step of this code called "
-            f"{fmt_count(self.calls_at_the_end)} modules by themselves, and watching each would "
-            "slow such steps; "
-            "their time is in other, and in the optimizer where that calls them"
+            "forward passes are not told apart: a step of this code calls many modules by "
+            "themselves, and watching each would slow such steps; their time is in other, and in "
+            "the optimizer where that calls them"
         )
 
     def told(self, ns: Sequence[int]) -> tuple[int, ...]:
         """Times of :data:`PHASES` of a whole run, as far as they are known."""
         found = list(ns)
         if self.stops_at_modules and found:
-            # an evaluation that a trainer announces is known
-            for unknown in (_FORWARD,) if self._is_told else (_FORWARD, _EVALUATION):
-                found[_OTHER] += found[unknown]
-                found[unknown] = 0
+            found[_OTHER] += found[_FORWARD] + found[_EVALUATION]
+            found[_FORWARD] = found[_EVALUATION] = 0
         return tuple(found)
 
     @property
@@ -273,7 +267,6 @@ class Phases:
         if n_calls > _MOST_CALLS and self._sees_modules and self._undo:
             self._sees_modules = n_calls * _CALL_NS <= _MOST_COST * sum(self._ns[: len(PHASES)])
             if self.stops_at_modules:
-                self.calls_at_the_end = n_calls
                 self._outer.stop()
         self._n_calls = self._most_calls = self._waited = 0
         ns = self._ns
@@ -289,7 +282,6 @@ class Phases:
         """A phase begins here that no hook shows; :meth:`end` ends it."""
         if not self._undo:
             return
-        self._is_told = True
         self._advance()
         if phase == "evaluation":  # its loader has been started before
             self._move_wait(self._waited)
@@ -305,7 +297,6 @@ class Phases:
         """All since the last :meth:`take` was evaluation, or a checkpoint."""
         if not self._undo:
             return
-        self._is_told = True
         self._advance()
         ns = self._ns
         for i in range(_N):

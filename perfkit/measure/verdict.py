@@ -97,7 +97,6 @@ class MemoryUse:
         label: the kind in words.
         first_bytes, last_bytes, highest_bytes: among the readings; the true peak within a step may
             be higher.
-        n_readings: number of readings.
         creep: how it grows, where it does so in every part of the run; else None.
             On a CPU what counts is memory in use, not the resident size (see
             :class:`~perfkit.measure.footprint.Footprint`).
@@ -108,7 +107,6 @@ class MemoryUse:
     first_bytes: int
     last_bytes: int
     highest_bytes: int
-    n_readings: int
     creep: Rise | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -320,7 +318,6 @@ def _memory_use(readings: Sequence[tuple[int, Footprint]]) -> MemoryUse | None:
         first_bytes=int(held[0]),
         last_bytes=int(held[-1]),
         highest_bytes=int(held.max()),
-        n_readings=len(held),
         creep=_creep(readings),
     )
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perfkit.advice.state.state import StateWatch
-from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.limit.kept import peaks_in_use
 from perfkit.measure.meter import StepMeter
+from perfkit.measure.outer_calls import OuterCalls
 from perfkit.measure.tracker import StepTracker, Update
 from perfkit.script.options import SYNCLINT_STEPS, Options
 from perfkit.trace.record.record import Recorder
@@ -56,9 +55,7 @@ class TorchWatch:
         self.left_as_it_is = False
         self._accountant: Accountant | None = None
         self._lint: SyncWatch | None = None
-        self._forward_hook: Any = None
-        self._graph_task: Callable[[], int] = lambda: -1
-        self._is_tracing: Callable[[], bool] = lambda: False
+        self._outer = OuterCalls(self._extras)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -73,15 +70,9 @@ class TorchWatch:
 
     def start(self) -> None:
         """Begin; torch is imported."""
-        self._thread_id = threading.get_ident()
         if self._options.memory or self._options.synclint:
-            from torch.nn.modules.module import register_module_forward_pre_hook
-
-            self._graph_task = torch_compat.graph_task_id_reader()
-            self._is_tracing = torch_compat.jit_tracing_reader()
-            self._forward_hook = register_module_forward_pre_hook(
-                self._extras.hook(self._before_module)
-            )
+            with self._extras.guard("starting"):
+                self._outer.start(self._before_module, lambda: None)
         self.state.start()
         self.run.start()
         self.recorder.start()
@@ -97,7 +88,7 @@ class TorchWatch:
         modes_are_on = self._accountant is not None or self._lint is not None
         self.left_as_it_is = hangs and (modes_are_on or self.recorder.runs_profiler)
         with self._extras.guard("ending"):
-            self._look_no_more()
+            self._outer.stop()
         if not self.left_as_it_is:
             with self._extras.guard("ending the memory account"):
                 self._end_account(error)
@@ -116,7 +107,7 @@ class TorchWatch:
         with self._instrument.guard("forgetting"):
             self.run.forget()
         with self._extras.guard("forgetting"):
-            self._look_no_more()
+            self._outer.stop()
         with self._extras.guard("forgetting"):
             if self._accountant is not None:
                 self._accountant.__exit__(None, None, None)
@@ -140,17 +131,11 @@ class TorchWatch:
         add and remove some. Nor where a backward pass computes again: as that ends, torch puts back
         the modes that were on when it began. Nor in another thread, which could not end them.
         """
-        import torch
-
-        if torch.compiler.is_compiling() or self._is_tracing() or self._graph_task() >= 0:
-            return
-        if threading.get_ident() != self._thread_id:
-            return
         if next(module.parameters(), None) is None:
             return
         options, n = self._options, self.meter.n
         if n >= options.n_slowed - 1:
-            self._look_no_more()
+            self._outer.stop()
         if options.memory and n >= options.memory_steps:
             self._end_account(None)
         elif options.memory and self._accountant is None:
@@ -169,11 +154,6 @@ class TorchWatch:
             lint = SyncWatch()
             lint.__enter__()
             self._lint = lint
-
-    def _look_no_more(self) -> None:
-        hook, self._forward_hook = self._forward_hook, None
-        if hook is not None:
-            hook.remove()
 
     def _end_account(self, error: BaseException | None) -> None:
         accountant, self._accountant = self._accountant, None

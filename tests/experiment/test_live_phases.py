@@ -145,7 +145,7 @@ def test_many_separate_calls_are_told_in_the_labs_own_words(
 
     points = recorded(LivePhases(), steps())
     assert points[-1]["phases_why_not"] == (
-        "a step made 50 separate module calls, and timing each of them would slow it down"
+        "a step calls many modules by themselves, and timing each would slow it down"
     )
     assert not hooked()
 

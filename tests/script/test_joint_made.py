@@ -89,12 +89,9 @@ def test_ranks_are_unlike_from_a_tenth(ratio: float | None, n_said: int) -> None
 
 
 def test_reasons_to_doubt_who_is_late() -> None:
-    assert _warnings([0, 1], 2, [], late(), compared(stragglers=(2,))) == ()
-    (of_few,) = _warnings([0, 1], 4, [], None, None)
+    (of_few,) = _warnings([0, 1], 4, [], None)
     assert of_few.startswith("the job has 4 ranks; this is of the 2 on this machine")
-    assert _warnings([0, 1], 2, [1], None, None) == ("rank 1 left no figures",)
-    assert _warnings([0, 1], 2, [0, 1], None, None) == ("ranks 0, 1 left no figures",)
-    (two,) = _warnings([0, 1], 2, [], late(), compared(stragglers=(1,)))
-    assert "rank 2 is late, by the collectives of the recorded ones rank 1" in two
+    assert _warnings([0, 1], 2, [1], None) == ("rank 1 left no figures",)
+    assert _warnings([0, 1], 2, [0, 1], None) == ("ranks 0, 1 left no figures",)
     doubted = compared(warnings=("3 collectives were left out", "clocks differ"))
-    assert _warnings([0, 1], 2, [], NOBODY, doubted) == ("3 collectives were left out",)
+    assert _warnings([0, 1], 2, [], doubted) == ("3 collectives were left out",)

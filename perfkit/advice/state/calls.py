@@ -8,7 +8,7 @@ from perfkit.advice.findings import Finding, fact
 from perfkit.advice.places import first_line_with, only_line_with, shown_line
 from perfkit.advice.state.state import state
 from perfkit.base.words import fmt_bytes, fmt_count
-from perfkit.measure.live import STEPS_TOLD, Live
+from perfkit.measure.live import Live
 
 # In fewer steps than this share of them it is now and then, as it should be.
 _MOST_STEPS = 0.5
@@ -48,8 +48,8 @@ def _often(live: Live, *names: str) -> Iterator[tuple[str, str, float]]:
     if steps < _LEAST_STEPS:
         return
     for (name, file, line), n in live.calls.most_common():
-        n_steps = len(live.called_in[name, file, line])
-        if name in names and n_steps >= _MOST_STEPS * min(steps, STEPS_TOLD):
+        n_steps, _ = live.called_in[name, file, line]
+        if name in names and n_steps >= _MOST_STEPS * steps:
             yield name, shown_line(file, line), n / steps
 
 

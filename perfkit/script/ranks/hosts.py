@@ -10,17 +10,11 @@ import datetime
 import io
 import zipfile
 from collections.abc import Mapping
-from pathlib import Path
-
-import numpy as np
 
 from perfkit.base.instrument import Instrument
 from perfkit.script.ranks.job import Job
-from perfkit.script.ranks.record import read_rows
 
 _PATIENCE = datetime.timedelta(seconds=10)
-# Steps of a rank that travel; of more, those with a number that a power of two divides.
-_MOST_STEPS = 4_096
 
 
 def gather(job: Job, environment: Mapping[str, str]) -> bool:
@@ -57,7 +51,8 @@ def _exchange(job: Job, address: str, port: int, host: int, n_hosts: int) -> boo
         return False
     for other in range(n_hosts):
         if other != host:
-            _unpack(store.get(f"host{other}"), job.folder)
+            with zipfile.ZipFile(io.BytesIO(store.get(f"host{other}"))) as parcel:
+                parcel.extractall(job.folder)
     return True
 
 
@@ -66,23 +61,7 @@ def _packed(job: Job) -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as parcel:
         for rank in job.here:
-            for name in (f"status{rank}.json", f"rank{rank}.json"):
-                path = job.folder / name
-                if path.exists():
-                    parcel.write(path, name)
-            rows = read_rows(job.folder, rank)
-            if rows is not None:
-                stride = 1
-                while np.count_nonzero(rows.numbers % stride == 0) > _MOST_STEPS:
-                    stride *= 2
-                kept = rows.numbers % stride == 0
-                with parcel.open(f"rank{rank}.npz", "w") as file:
-                    np.savez(file, numbers=rows.numbers[kept], phase_ms=rows.phase_ms[kept])
+            for name in (f"status{rank}.json", f"rank{rank}.json", f"rank{rank}.npz"):
+                if (job.folder / name).exists():
+                    parcel.write(job.folder / name, name)
     return data.getvalue()
-
-
-def _unpack(data: bytes, folder: Path) -> None:
-    with zipfile.ZipFile(io.BytesIO(data)) as parcel:
-        for name in parcel.namelist():
-            if Path(name).name == name and name.startswith(("status", "rank")):
-                (folder / name).write_bytes(parcel.read(name))

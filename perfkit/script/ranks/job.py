@@ -6,10 +6,9 @@ names the folder. Nothing but the standard library is imported: the program has 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,18 +38,6 @@ class Job:
     folder: Path
     is_kept: bool
     is_lent: bool = False
-
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
-        """One rank at a time; without effect where the system has no such locks."""
-        with (self.folder / "lock").open("a") as file:
-            try:
-                import fcntl
-            except ImportError:
-                yield
-                return
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
 
 
 def job_of(environment: Mapping[str, str], keep: Path | None = None) -> Job | None:

@@ -184,7 +184,7 @@ def joint(
         compared=compared,
         memory_imbalance=_imbalance([r.memory_bytes for r in records.values()]),
         batch_imbalance=_imbalance([r.samples for r in records.values()]),
-        warnings=_warnings(here, world_size, missing, late, compared),
+        warnings=_warnings(here, world_size, missing, compared),
         provenance=stamp("measured here"),
     )  # fmt: skip
 
@@ -364,7 +364,6 @@ def _warnings(
     here: Sequence[int],
     world_size: int,
     missing: Sequence[int],
-    late: Lateness | None,
     compared: Ranks | None,
 ) -> tuple[str, ...]:
     said = []
@@ -376,13 +375,6 @@ def _warnings(
     if missing:
         are = "rank" if len(missing) == 1 else "ranks"
         said.append(f"{are} {', '.join(map(str, missing))} left no figures")
-    if late is not None and late.late and compared is not None and compared.stragglers:
-        by_phase, by_collective = late.late[0].rank, compared.stragglers[0]
-        if by_phase != by_collective:
-            said.append(
-                f"by the phases of all steps rank {by_phase} is late, by the collectives of the "
-                f"recorded ones rank {by_collective}: record more steps (--steps 30)"
-            )
     if compared is not None:
         said += [w for w in compared.warnings if "collectives" in w]
     return tuple(said)

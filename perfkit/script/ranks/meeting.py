@@ -122,13 +122,13 @@ class Meeting:
 
     def _is_last(self) -> bool:
         folder = self.job.folder
+        # each tells before it looks: of two that end at once, one at least sees the other
+        self._heartbeat.ends(self._ended, is_told=True)
+        others = read_statuses(folder, self.job.here).values()
+        if any(not s.is_told and s.pid != os.getpid() and lives(s) for s in others):
+            return False
         try:
-            with self.job.lock():
-                self._heartbeat.ends(self._ended, is_told=True)
-                others = read_statuses(folder, self.job.here).values()
-                if any(not s.is_told and s.pid != os.getpid() and lives(s) for s in others):
-                    return False
-                os.close(os.open(folder / "reported", os.O_CREAT | os.O_EXCL))
+            os.close(os.open(folder / "reported", os.O_CREAT | os.O_EXCL))
         except OSError:  # it has been reported; or the folder is gone
             return False
         return True

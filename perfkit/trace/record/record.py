@@ -302,10 +302,6 @@ class Recorder:
         if self._hooks:
             self._ends.after_pass(partial(self._instrument.hook(self._as_ours), self._step_ended))
 
-    def only_marked_steps(self) -> None:
-        """From now on only :meth:`step` marks the end of a step, and optimizers no longer do."""
-        self._ends.only_marked = True
-
     def _replaced(self, ends_s: Sequence[float]) -> None:
         """Another optimizer has taken the first one's place, and has stepped at these times."""
         if self._state == "active":  # the open mark is of all of them, so they are one step

@@ -64,7 +64,6 @@ class StepEnds:
         self._instrument = instrument
         self._run, self._on_end, self._on_replaced = run, on_end, on_replaced
         self.n_foreign = 0  # in other threads
-        self.only_marked = False  # steps end where they are marked, not where an optimizer steps
         self._stepped_in_pass: dict[int, Any] = {}  # id → optimizer
         self._known: dict[int, _Optimizer] = {}  # by id
         self._unread: list[_Optimizer] = []
@@ -119,7 +118,7 @@ class StepEnds:
         import torch
 
         # the step is being traced or captured, not run
-        if self.only_marked or torch.compiler.is_compiling() or is_capturing():
+        if torch.compiler.is_compiling() or is_capturing():
             return
         if threading.get_ident() != self._thread_id:
             # a backward pass, which CUDA runs in threads of its own, is recorded
@@ -170,7 +169,7 @@ class StepEnds:
         """That a step is of one optimizer, where another one steps more or less often."""
         first = self._known.get(self._first)
         others = [one for one in self._known.values() if one is not first and one.n > 1]
-        if first is None or first.n < _MORE_OFTEN or not others or self.only_marked:
+        if first is None or first.n < _MORE_OFTEN or not others:
             return ""
         other = max(others, key=lambda one: max(one.n / first.n, first.n / one.n))
         if max(other.n / first.n, first.n / other.n) < _MORE_OFTEN:
