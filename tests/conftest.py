@@ -45,13 +45,15 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Tiers())
     home = tempfile.TemporaryDirectory(prefix="perfkit-home-")
-    before = os.environ.get("PERFKIT_HOME")
-    os.environ["PERFKIT_HOME"] = home.name
+    # the second has the list of trusted notebooks
+    mine = {"PERFKIT_HOME": home.name, "JUPYTER_DATA_DIR": f"{home.name}/jupyter"}
+    before = {name: os.environ[name] for name in mine if name in os.environ}
+    os.environ.update(mine)
 
     def undo() -> None:
-        os.environ.pop("PERFKIT_HOME")
-        if before is not None:
-            os.environ["PERFKIT_HOME"] = before
+        for name in mine:
+            os.environ.pop(name, None)
+        os.environ.update(before)
         home.cleanup()
 
     config.add_cleanup(undo)

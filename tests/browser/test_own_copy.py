@@ -16,7 +16,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 from playwright.sync_api import Browser
 from playwright.sync_api import TimeoutError as NotInTimeError
 
@@ -43,7 +43,9 @@ def clone(tmp_path: Path) -> Path:
     (root / "data").mkdir()
     (root / "data" / "make_images.py").write_text("")
     shutil.copy(ROOT / ".gitignore", root)
-    notebook = new_notebook(cells=[new_code_cell("print('it', 'ran')")])
+    styled = '<div class="saved"><style>.saved { color: red }</style>a saved report</div>'
+    saved = new_code_cell("1", outputs=[new_output("display_data", data={"text/html": styled})])
+    notebook = new_notebook(cells=[new_code_cell("print('it', 'ran')"), saved])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, root / "notebooks" / "00-start-here.ipynb")
     _git(root, "init", "--quiet")
@@ -103,6 +105,8 @@ def test_a_saved_lesson_leaves_git_status_clean(
             ran.first.wait_for(timeout=15_000)
             break
     assert ran.count()
+    # an untrusted notebook's outputs lose it
+    assert page.locator(".jp-OutputArea-output .saved style").count() == 1
     page.keyboard.press("Escape")
     page.keyboard.press("Control+s")
     saved = clone / "my-course" / "notebooks" / "00-start-here.ipynb"

@@ -21,11 +21,10 @@ _ASKS = "Predict("
 # JupyterLab's metadata key for a collapsed section
 _COLLAPSED = "jp-MarkdownHeadingCollapsed"
 _HEADING = re.compile(r"(#{1,6}) +(.+)")
-# Of what is folded JupyterLab shows the first line of the first output: of a report's HTML that is
-# its verdict, of what was printed perhaps the answer.
-_FIRST_LINE = "<!-- a saved result -->"
-# In front of printed text: without content, so nothing shows it. Any content would be compared:
-# nbval fails a cell whose saved outputs have a kind of data that running it does not give.
+# Of what is folded JupyterLab shows the first line of the first output: of a report its verdict, of
+# what was printed perhaps the answer. So this stands in front: without content, so nothing shows
+# it. Any content would be shown, and compared: nbval fails a cell whose saved outputs have a kind
+# of data that running it does not give.
 _NOTHING = {"output_type": "display_data", "data": {}, "metadata": {}}
 # Needed while guessing or solving; shows no measurements.
 _OPEN = ("lock", "exercise", "quiz")
@@ -104,7 +103,7 @@ def fold_answers(notebook: Any) -> None:
                 place[name] = True
         if jupyter:
             metadata["jupyter"] = jupyter
-        _begin_with_a_comment(cell.get("outputs", []), is_folded=number in folded)
+        _begin_with_nothing(cell.get("outputs", []), is_folded=number in folded)
 
 
 def shows_nothing(output: Any) -> bool:
@@ -115,13 +114,10 @@ def shows_nothing(output: Any) -> bool:
     return "data" in output and not output["data"].keys() - {WIDGET_VIEW}
 
 
-def _begin_with_a_comment(outputs: Any, *, is_folded: bool) -> None:
+def _begin_with_nothing(outputs: Any, *, is_folded: bool) -> None:
     while outputs and shows_nothing(outputs[0]):
         del outputs[0]
-    for output in outputs:
-        data = output.get("data", {})
-        if (html := data.get("text/html")) is not None:
-            text = "".join(html).removeprefix(f"{_FIRST_LINE}\n")
-            data["text/html"] = f"{_FIRST_LINE}\n{text}" if is_folded else text
-    if is_folded and outputs and "text/html" not in outputs[0].get("data", {}):
+    # what a bar of progress leaves
+    outputs[:] = [one for one in outputs if one.get("data", True)]
+    if is_folded and outputs:
         outputs.insert(0, type(outputs[0])(copy.deepcopy(_NOTHING)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,8 +27,9 @@ class Predict:
     Args:
         question: one sentence.
         answers: letter → text.
-        lesson: the lesson's number: perfkit has its key, and stores the scored guess for
-            :func:`perfkit.course.kit.progress.calibration`. Without it nothing is stored.
+        lesson: the lesson's number: perfkit has its key, and stores the guess: locked, so that a
+            new kernel knows it; scored, for :func:`perfkit.course.kit.progress.calibration`.
+            Without it nothing is stored.
 
     Raises:
         UsageError: there are fewer than two answers, an answer is not a text with a letter, or
@@ -55,6 +57,10 @@ class Predict:
             # without a lesson nothing is stored, so confidence would never be used
             sure=[percent for percent in _SURE if percent >= chance] if lesson else [],
         )
+        kept = progress.locked(lesson, question) if lesson else None
+        if kept is not None:  # in a kernel before this one
+            with contextlib.suppress(UsageError):
+                self.lock(kept[0], sure=kept[1])
 
     def lock(self, letter: str | None, *, sure: int | None = None) -> Message:
         """Lock an answer; an empty string or None locks nothing yet.
@@ -85,6 +91,8 @@ class Predict:
             )
         if self.locked is None:
             self.locked, self.sure = letter, sure
+            if self.lesson:
+                progress.keep_lock(self.lesson, self.question, letter, sure)
             self._choices.update(
                 f"Locked: {letter}{self._said_sure()}. Your score is at the end of the lesson.",
                 open=False,
@@ -106,6 +114,8 @@ class Predict:
         """
         right, because = self._key(right, because)
         self._scored = True
+        if self.lesson:
+            progress.end_lock(self.lesson, self.question)
         self._show_score(right)
         said = (f"It is {right}: {self.answers[right]}.", *([because] if because else []))
         if self.locked is None:

@@ -3,7 +3,8 @@
 The folder is ``$PERFKIT_HOME``, else ``perfkit`` in the user's data folder (:func:`folder`). Each
 scored guess is a separate JSON file in ``guesses/``, so two kernels cannot overwrite each other's,
 and a damaged file loses only one guess. Only the first guess at a question counts, because
-afterwards the answer is known. Nothing else is stored, and nothing leaves the machine.
+afterwards the answer is known. A locked guess that waits for its score is there, too, so that it
+survives the kernel. Nothing else is stored, and nothing leaves the machine.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ from perfkit.base.files import write_atomically
 from perfkit.base.home import folder
 from perfkit.course.kit.message import Message
 
-__all__ = ["Calibration", "Guess", "calibration", "folder", "forget", "guesses", "keep"]
+__all__ = ["Calibration", "Guess", "calibration", "folder", "forget", "guesses", "keep", "locked"]
 
 _SCHEMA = "perfkit.guess/1"
+_LOCK = "perfkit.lock/1"
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def keep(guess: Guess) -> str:
         Empty, or the reason why it could not be stored; the lesson continues without.
     """
     try:
-        path = folder() / "guesses" / _name(guess)
+        path = folder() / "guesses" / _name(guess.lesson, guess.question)
         if _read(path) is not None:
             return ""
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,6 +123,30 @@ def keep(guess: Guess) -> str:
     except (OSError, ValueError) as error:
         return getattr(error, "strerror", None) or str(error)
     return ""
+
+
+def keep_lock(lesson: str, question: str, chosen: str, sure: int | None) -> None:
+    """Store a guess that is locked and not scored yet; without a folder it stays in the kernel."""
+    with contextlib.suppress(OSError, UsageError, ValueError):
+        path = _lock_path(lesson, question)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"schema": _LOCK, "chosen": chosen, "sure": sure}) + "\n"
+        write_atomically(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+
+def locked(lesson: str, question: str) -> tuple[str, int | None] | None:
+    """Letter and confidence of a guess that was locked and not scored; None without one."""
+    try:
+        data = json.loads(_lock_path(lesson, question).read_text(encoding="utf-8"))
+        return data["chosen"], data["sure"]
+    except (OSError, UsageError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def end_lock(lesson: str, question: str) -> None:
+    """It is scored: running the cell that asks lets the reader guess again."""
+    with contextlib.suppress(OSError, UsageError):
+        _lock_path(lesson, question).unlink(missing_ok=True)
 
 
 def guesses() -> tuple[Guess, ...]:
@@ -165,10 +191,14 @@ def _files() -> list[Path]:
     return []
 
 
-def _name(guess: Guess) -> str:
+def _name(lesson: str, question: str) -> str:
     """A file name from lesson and question, safe for any characters."""
-    digest = hashlib.sha256(f"{guess.lesson}\0{guess.question}".encode()).hexdigest()[:12]
-    return f"{re.sub(r'[^A-Za-z0-9-]', '_', guess.lesson)[:40]}-{digest}.json"
+    digest = hashlib.sha256(f"{lesson}\0{question}".encode()).hexdigest()[:12]
+    return f"{re.sub(r'[^A-Za-z0-9-]', '_', lesson)[:40]}-{digest}.json"
+
+
+def _lock_path(lesson: str, question: str) -> Path:
+    return folder() / "guesses" / f"locked-{_name(lesson, question)}"
 
 
 def _read(path: Path) -> Guess | None:

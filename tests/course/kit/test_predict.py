@@ -115,6 +115,28 @@ def test_only_a_lesson_s_guess_is_kept(tmp_path: Path, monkeypatch: pytest.Monke
     assert kept == progress.Guess("03", "Which?", "b", "b", 90)
 
 
+def test_a_locked_guess_survives_the_kernel_until_it_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERFKIT_HOME", str(tmp_path / "home"))
+
+    def asked() -> Predict:
+        return Predict("Which?", {"a": "one", "b": "two"}, lesson="00")
+
+    asked().lock("b", sure=70)
+    again = asked()
+    assert (again.locked, again.sure) == ("b", 70)
+    with pytest.raises(UsageError, match="'b' is locked"):
+        again.lock("a")
+    assert Predict("Another?", {"a": "one", "b": "two"}, lesson="00").locked is None
+    assert Predict("Which?", {"a": "one", "c": "two"}, lesson="00").locked is None
+    again.score("b", because="so")
+    assert asked().locked is None, "scored: it can be guessed again"
+    asked().lock("a")
+    progress.forget()
+    assert asked().locked is None
+
+
 def test_a_folder_that_cannot_be_written_costs_only_the_tally(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,7 +108,7 @@ def test_a_name_cannot_lead_out_of_the_folder(home: Path) -> None:
 
 
 def test_a_folder_in_the_way_of_a_file_is_told(home: Path) -> None:
-    (home / "guesses" / progress._name(_guess())).mkdir(parents=True)
+    (home / "guesses" / progress._name(_guess().lesson, _guess().question)).mkdir(parents=True)
     assert "not a regular file" in keep(_guess())
     assert guesses() == ()
     keep(_guess("04"))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbformat.sign import NotebookNotary
 
 import perfkit
 from perfkit import cli
@@ -324,3 +325,19 @@ def test_what_is_not_a_lesson_of_a_clone_is_opened_where_it_is(
 def test_git_and_make_leave_the_reader_s_copy_alone() -> None:
     assert f"/{WORK}/" in (ROOT / ".gitignore").read_text().splitlines()
     assert WORK not in (ROOT / "Makefile").read_text().partition("\nclean:")[2]
+
+
+def test_copies_are_trusted_and_what_a_reader_brings_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JupyterLab took the style out of every saved report, and a reload the quiz and the Lab."""
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "jupyter"))
+    copied = copy_course(tmp_path / "course")
+    notary = NotebookNotary()
+    notebooks = sorted(copied.folder.rglob("*.ipynb"))
+    assert len(notebooks) >= 20
+    signed = [notary.check_signature(nbformat.read(path, as_version=4)) for path in notebooks]
+    assert all(signed)
+    other = nbformat.read(notebooks[0], as_version=4)
+    other.cells[1].source += "\n1"
+    assert not notary.check_signature(other)
