@@ -57,8 +57,6 @@ _ZEROS = (0,) * len(PHASES)
 _MOST_CALLS = 40
 _CALL_NS = 80_000
 _MOST_COST = 0.02
-# Modules that are remembered when those that are gone are forgotten.
-_FORGET_EVERY = 1000
 
 
 class Phases:
@@ -90,8 +88,7 @@ class Phases:
         self._has_looked = False
         self._own: weakref.ref[Any] | None = None  # looked at, and has trained since a batch came
         self._own_graph = False  # … and the look kept a graph: it may be part of the next loss
-        # by id, which may go to another module when it is gone; a loss may be one, too
-        self._trained: dict[int, weakref.ref[Any]] = {}
+        self._trained: weakref.WeakSet[Any] = weakref.WeakSet()  # a loss may be one, too
         self._in_step = False  # a training forward pass has been, and not yet its backward pass
         self._fetched = False  # a batch has come since something trained
         self._n_calls = self._most_calls = 0  # of modules, since an update; of the step
@@ -419,28 +416,15 @@ class Phases:
         if looks and not self._in_step:
             self._look_waited += self._waited
             self._has_looked = True
-            if not (module.training or self._fetched) and self._has_trained(module):
+            if not (module.training or self._fetched) and module in self._trained:
                 self._own = weakref.ref(module)
                 self._own_graph |= graph
         elif not looks:  # an evaluation calls its model often, and says nothing of the steps
             self._n_calls += 1
             self._in_step = True
-            if not self._has_trained(module):
-                self._note_trained(module)
+            self._trained.add(module)
         self._waited = 0
         self._enter(_FORWARD if self._in_step else _LOOK)
-
-    def _has_trained(self, module: Any) -> bool:
-        one = self._trained.get(id(module))
-        return one is not None and one() is module
-
-    def _note_trained(self, module: Any) -> None:
-        # Some make a new loss for each step, and a run may have millions.
-        trained = self._trained
-        if trained and len(trained) % _FORGET_EVERY == 0:
-            for key in [key for key, one in trained.items() if one() is None]:
-                del trained[key]
-        trained[id(module)] = weakref.ref(module)
 
     def _closes(self) -> None:
         if self._phase in (_FORWARD, _LOOK):

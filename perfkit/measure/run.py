@@ -167,8 +167,8 @@ class WatchedRun(Generic[_Batch]):
     def __iter__(self) -> Iterator[_Batch]:
         loop = object()
         # Only the loader's own exceptions reach the loop: a failure in here switches itself off.
-        # What runs in each step is caught here, where that costs nothing.
         guard = self._instrument
+        came, asked = guard.hook(self._came), guard.hook(self._asked)
         ended = _LEFT
         try:
             guard.hook(self._open)(loop, sys._getframe(1).f_code)
@@ -182,17 +182,11 @@ class WatchedRun(Generic[_Batch]):
                 except StopIteration:
                     ended = "finished"
                     return
-                if self._loop is loop and guard.failure is None:
-                    try:
-                        self._came(box[0])
-                    except Exception as error:
-                        guard.fail(error, "the look at a batch")
+                if self._loop is loop:
+                    came(box[0])
                 yield box.pop()
-                if self._loop is loop and guard.failure is None:
-                    try:
-                        self._asked()
-                    except Exception as error:
-                        guard.fail(error, "the end of a step")
+                if self._loop is loop:
+                    asked()
         except Exception as error:
             ended = f"the loader raised {type(error).__name__}"
             raise

@@ -35,9 +35,9 @@ class Trend:
     """A robust straight line through a series.
 
     Attributes:
-        slope: change of the value per unit of x.
+        slope: change from one value to the next.
         low, high: 95 % interval of the slope (Sen 1968, widened for correlation).
-        change: slope times the range of x, in the unit of the value.
+        change: over the whole series, in the unit of the value.
         level: the median of the values, for relative thresholds.
         clear: Kendall's test gives p < 0.001, and both halves of the series go the same way.
     """
@@ -59,13 +59,12 @@ class Trend:
         return fields(self, "relative", without=("level",))
 
 
-def trend(values: npt.ArrayLike, x: npt.ArrayLike | None = None) -> Trend | None:
-    """The robust trend of a series; None for fewer than 10 points or no range in x."""
-    y_all = np.asarray(values, dtype=np.float64)
-    x_all = np.arange(len(y_all), dtype=np.float64) if x is None else np.asarray(x, np.float64)
-    if len(y_all) < _FEWEST or np.ptp(x_all) <= 0:
+def trend(values: npt.ArrayLike) -> Trend | None:
+    """The robust trend of a series; None for fewer than 10 points."""
+    series = np.asarray(values, dtype=np.float64)
+    if len(series) < _FEWEST:
         return None
-    at, level = _bins(x_all, y_all)
+    at, level = _bins(series)
     slopes = _pairwise_slopes(at, level)
     slope = float(np.median(slopes))
     widening = _correlation_widening(level - slope * at, abs(slope) * float(np.ptp(at)))
@@ -83,8 +82,8 @@ def trend(values: npt.ArrayLike, x: npt.ArrayLike | None = None) -> Trend | None
         slope=slope,
         low=float(ranked[first]),
         high=float(ranked[last]),
-        change=slope * float(np.ptp(x_all)),
-        level=float(np.median(y_all)),
+        change=slope * (len(series) - 1),
+        level=float(np.median(series)),
         clear=bool(clear),
     )
 
@@ -92,20 +91,15 @@ def trend(values: npt.ArrayLike, x: npt.ArrayLike | None = None) -> Trend | None
 _Array = npt.NDArray[np.float64]
 
 
-def _bins(x: _Array, y: _Array) -> tuple[_Array, _Array]:
-    edges = np.linspace(0, len(y), min(_BINS, len(y)) + 1).astype(int)
-    pieces = [slice(a, b) for a, b in itertools.pairwise(edges)]
-    return (
-        np.array([np.mean(x[piece]) for piece in pieces]),
-        np.array([np.median(y[piece]) for piece in pieces]),
-    )
+def _bins(series: _Array) -> tuple[_Array, _Array]:
+    edges = np.linspace(0, len(series), min(_BINS, len(series)) + 1).astype(int)
+    middles = (edges[:-1] + edges[1:] - 1) / 2
+    return middles, np.array([np.median(series[a:b]) for a, b in itertools.pairwise(edges)])
 
 
 def _pairwise_slopes(x: _Array, y: _Array) -> _Array:
     early, late = np.triu_indices(len(x), k=1)
-    gap = x[late] - x[early]
-    apart = gap > 0
-    return np.asarray((y[late] - y[early])[apart] / gap[apart])
+    return np.asarray((y[late] - y[early]) / (x[late] - x[early]))
 
 
 def _correlation_widening(residual: _Array, change: float) -> float:
