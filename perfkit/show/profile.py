@@ -12,6 +12,7 @@ from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import Profiling
 from perfkit.advice.typical import typical
 from perfkit.base.lessons import lesson_of
+from perfkit.base.line_sampler import SAMPLES_PER_S
 from perfkit.base.words import (
     fmt_chosen_share,
     fmt_count,
@@ -316,7 +317,7 @@ def _lines_table(lines: LineSamples, title: str) -> Table:
         within = "–".join(f"{100 * x:.0f}" for x in line.interval) + " %"
         rows.append((where, fmt_share(line.share), within, fmt_count(line.n_samples), code))
     below = dict.fromkeys(line.where for line in shown if line.is_inside)
-    note = f"{plural(lines.n_samples, 'sample')}, {lines.samples_per_s:g} a second"
+    note = f"{plural(lines.n_samples, 'sample')}, {SAMPLES_PER_S:g} a second"
     if below:
         note += f"; lines of packages are called from {' and '.join(below)}"
     return Table(

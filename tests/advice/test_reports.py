@@ -83,7 +83,7 @@ def test_when_a_file_was_recorded_is_said_where_it_can_be_true(base_ns: int, whe
 @pytest.mark.parametrize(("seconds", "n_notes"), [(0.1, 0), (3.0, 1), (9.0, 0)])
 def test_time_elsewhere_is_noted_where_it_is_not_the_verdict(seconds: float, n_notes: int) -> None:
     stretches = (Stretch("what ran after the last step", seconds, 0),)
-    assert len(_elsewhere_note(Elsewhere(10.0, 4, 3.0, stretches))) == n_notes
+    assert len(_elsewhere_note(Elsewhere(10.0, 3.0, stretches))) == n_notes
     assert _elsewhere_note(None) == []
 
 

@@ -398,13 +398,13 @@ def test_a_wait_names_the_call_that_the_host_sat_in(sat: Any, said: str) -> None
 )
 def test_time_outside_of_the_steps_is_a_finding(source: str, advice: str) -> None:
     stretch = Stretch("after the last step", 6.0, 0, "a.py:3", source)
-    known = Elsewhere(8.0, 10, 1.0, (stretch,))
+    known = Elsewhere(8.0, 1.0, (stretch,))
     (found,) = outside(known, trains=True)
     assert found.what_to_do.startswith(advice)
     assert found.gain_at_most == pytest.approx(4.0)
     assert found.line == f"a.py:3: {source}"
     assert outside(None, trains=True) == []
-    assert outside(Elsewhere(800.0, 10, 1.0, (stretch,)), trains=True) == []
+    assert outside(Elsewhere(800.0, 1.0, (stretch,)), trains=True) == []
 
 
 @pytest.mark.parametrize(
@@ -459,8 +459,8 @@ def test_one_side_alone_does_not_tell_what_bounds_the_step(
 
 BUSY = CpuContention(wall_s=10.0, n_cores=2, process_s=5.0, waited_s=6.0, others_s=12.0)
 CALM = CpuContention(wall_s=10.0, n_cores=2, process_s=5.0)
-OUTSIDE = Elsewhere(10.0, 4, 3.0, (Stretch("what ran after the last step", 9.0, 0),))
-PARTLY_OUTSIDE = Elsewhere(10.0, 4, 3.0, (Stretch("what ran after the last step", 3.0, 0),))
+OUTSIDE = Elsewhere(10.0, 3.0, (Stretch("what ran after the last step", 9.0, 0),))
+PARTLY_OUTSIDE = Elsewhere(10.0, 3.0, (Stretch("what ran after the last step", 3.0, 0),))
 
 
 @pytest.mark.parametrize(

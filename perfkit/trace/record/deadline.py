@@ -130,8 +130,7 @@ def _run_due(_: object) -> int:
         try:
             _due.popleft()()
         except BaseException as error:  # the caller guards what it hands in: it is a signal's
-            number = raised_by_handler(error)
-            if number is not None:  # from here it would be ignored, also if it was raised again now
+            if (number := raised_by_handler(error)) is not None:  # raised here it is ignored
                 send_again(number)
     return 0
 

@@ -17,7 +17,7 @@ from typing import Any
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_s, fmt_share
 from perfkit.trace.record.growth import Growth, growth, level_at, levels_of
-from perfkit.trace.record.lines import Sample, around, inside, most_beyond
+from perfkit.trace.record.lines import Sample, inside, line_beyond
 from perfkit.trace.record.step_log import StepLog
 
 # A step like the recorded ones takes at most so many times their median, and at most so many
@@ -38,8 +38,6 @@ _MOST_ORDINARY = 2000
 _NEARLY_ALL = 0.85
 _MOSTLY = 0.6
 _LONGEST_SOURCE = 60
-# Slow steps of which none takes this many times as much more as another are alike.
-_ALIKE = 1.25
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,6 @@ class Stretch:
         when: ``before the first step ended``, ``in every 10th step`` …
         seconds: what it took beyond steps like the recorded ones.
         n_steps: how many steps it is spread over; 0 where it is in none.
-        excess_s: what each of these took beyond a step like the recorded ones, by time.
         numbers: which steps these are, from 1.
         place: the innermost line below which most of it ran, or the line most often seen in it;
             empty where too few samples were taken.
@@ -71,7 +68,6 @@ class Stretch:
     source: str = ""
     share: float = 0.0
     below: str = ""
-    excess_s: tuple[float, ...] = ()
     numbers: tuple[int, ...] = ()
     inside: tuple[tuple[str, str, float], ...] = ()
     phases: tuple[tuple[str, float], ...] = ()
@@ -84,7 +80,7 @@ class Stretch:
 
     def words(self) -> str:
         """The same in words."""
-        told = f"{fmt_s(self.seconds)} {self._when()}"
+        told = f"{fmt_s(self.seconds)} {self.when}"
         return f"{told}, {self.where()}" if self.place else told
 
     def where(self) -> str:
@@ -96,19 +92,6 @@ class Stretch:
         below = f", below {_shortened(self.below)}" if self.below else ""
         return f"{most} at {self.place}{source}{below}"
 
-    def _when(self) -> str:
-        """Which steps, and what each of them took more: one figure only where they are alike."""
-        if self.n_steps < 2 or len(self.excess_s) < 2:
-            return self.when
-        least, most = fmt_s(min(self.excess_s)), fmt_s(max(self.excess_s))
-        if max(self.excess_s) <= _ALIKE * min(self.excess_s):
-            each = f"{fmt_s(statistics.fmean(self.excess_s))} more each"
-        else:
-            each = f"{least} to {most} more each"
-        if self.when.endswith(")"):
-            return f"{self.when[:-1]}; {each})"
-        return f"{self.when} ({each})"
-
 
 @dataclass(frozen=True)
 class Elsewhere:
@@ -116,14 +99,12 @@ class Elsewhere:
 
     Attributes:
         region_s: how long the region took.
-        n_steps: how many steps it had.
         like_ms: median of the recorded steps.
         stretches: where the time was, longest first.
         growth: that steps take longer and longer; what they take more is in no stretch.
     """
 
     region_s: float
-    n_steps: int
     like_ms: float
     stretches: tuple[Stretch, ...]
     growth: Growth | None = None
@@ -163,11 +144,9 @@ class Elsewhere:
         told = [s for s in self.stretches if s.seconds >= 0.15 * self.seconds][:_MOST_NAMED]
         without = " without imports" * any(s.imports_s >= _LEAST_S for s in self.stretches)
         part = f"{fmt_share(self.share)} of its {fmt_s(self.region_s)}{without}"
-        if self.is_most:
-            where = " and ".join(f"{fmt_s(s.seconds)} {s.when}" for s in told)
-            return f"Most of this code's time ({part}) was not in its steps: {where}."
+        much, like = ("Most", "") if self.is_most else ("Part", "steps like the recorded ones")
         what = "; ".join(s.words() for s in told)
-        return f"Part of this code's time ({part}) was not in steps like the recorded ones: {what}."
+        return f"{much} of this code's time ({part}) was not in {like or 'its steps'}: {what}."
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain JSON types."""
@@ -202,14 +181,13 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
 
     def stretch(when: str, spans: Sequence[tuple[float, float]], steps: Sequence[int]) -> Stretch:
         """``steps`` are the indices of the steps that the spans are; none where they are none."""
-        excess_s = tuple(end - begin - (like_s if steps else 0.0) for begin, end in spans)
+        excess_s = sum(end - begin - (like_s if steps else 0.0) for begin, end in spans)
         seen, n_all = _without_imports(inside(spans, samples))
-        imports_s = sum(excess_s) * (1.0 - len(seen) / n_all) if n_all else 0.0
+        imports_s = excess_s * (1.0 - len(seen) / n_all) if n_all else 0.0
         found = Stretch(
             when,
-            sum(excess_s) - imports_s,
+            excess_s - imports_s,
             len(steps),
-            excess_s=excess_s if steps else (),
             numbers=tuple(i + 1 for i in steps),
             imports_s=imports_s,
         )
@@ -217,17 +195,13 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
             return found
         # a slow step is an ordinary one, too: its lines are not what the rest of it went to
         times = len(steps) / len(alike) if alike else 0.0
-        lines = most_beyond(seen, usual, times)
-        line = around(seen, usual, times)
-        if line is not None:
-            return replace(
-                found, place=line.place, source=line.source, share=line.share, below=line.below,
-                inside=tuple(one for one in lines if one[0] != line.place),
-            )  # fmt: skip
-        if not lines:
+        line = line_beyond(seen, usual, times)
+        if line is None:
             return found
-        (place, source, share), *others = lines
-        return replace(found, place=place, source=source, share=share, inside=tuple(others))
+        return replace(
+            found, place=line.place, source=line.source, share=line.share, below=line.below,
+            inside=line.inside,
+        )  # fmt: skip
 
     slow = [i for i, slow in enumerate(is_slow) if slow and (i == 0 or i >= n_slowed)]
     found = []
@@ -240,7 +214,6 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
         found.append(stretch("after the last step", [(log.since_s, log.ended_s)], []))
     return Elsewhere(
         region_s=log.region_s - sum(s.imports_s for s in found),
-        n_steps=log.n,
         like_ms=like_s * 1e3,
         stretches=tuple(sorted(found, key=lambda s: -s.seconds)),
         growth=grows,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfkit.base.words import fmt_ms
-from perfkit.trace.record.lines import Sample, around, inside, most_beyond
+from perfkit.trace.record.lines import Sample, inside, line_beyond
 
 # Of fewer steps the middle ones of each part show nothing.
 _LEAST_STEPS = 24
@@ -95,13 +95,10 @@ def growth(steps_s: Sequence[tuple[float, float]], samples: Sequence[Sample]) ->
     found = Growth(1e3 * first, 1e3 * last, more, min(more / spent, 1.0))
     if len(seen) - times * len(usual) < _LEAST_SAMPLES:
         return found
-    line = around(seen, usual, times)
-    if line is not None:
-        return replace(found, place=line.place, source=line.source, line_share=line.share)
-    # one line may be all of the early steps, too
-    for place, source, share in most_beyond(seen, usual, times)[:1]:
-        return replace(found, place=place, source=source, line_share=share)
-    return found
+    line = line_beyond(seen, usual, times)
+    if line is None:
+        return found
+    return replace(found, place=line.place, source=line.source, line_share=line.share)
 
 
 def levels_of(lengths: Sequence[float]) -> list[float]:

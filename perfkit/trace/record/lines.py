@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from perfkit.base.line_sampler import SAMPLES_PER_S, Frame, Look, Stack
+from perfkit.base.line_sampler import Frame, Look, Stack
 from perfkit.base.statement import statement
 from perfkit.base.user_code import (
     cell_names,
@@ -138,7 +138,6 @@ class LineSamples:
     Attributes:
         lines: most frequent first; one line may appear once per library function it called.
         n_samples: all samples of the step's thread, also those outside of user code.
-        samples_per_s: how often was sampled.
         warnings: what is doubtful.
         taken: each sample's time in ns after the trace's origin, and its index in ``lines`` (-1
             where no user code ran); empty where the times are not known.
@@ -146,7 +145,6 @@ class LineSamples:
 
     lines: tuple[Line, ...]
     n_samples: int
-    samples_per_s: float = SAMPLES_PER_S
     warnings: tuple[str, ...] = ()
     taken: tuple[tuple[int, int], ...] = ()
 
@@ -186,7 +184,7 @@ class LineSamples:
                 at[index] = len(lines)
                 lines.append(replace(self.lines[index], n_samples=count, share=count / n))
         moved = tuple((when, at.get(index, -1)) for when, index in taken)
-        return LineSamples(tuple(lines), n, self.samples_per_s, (), moved)
+        return LineSamples(tuple(lines), n, (), moved)
 
 
 NO_LINES = LineSamples((), 0)
@@ -267,7 +265,7 @@ def lines_of(samples: Sequence[Sample]) -> LineSamples:
         if 0 < n < _TOO_FEW
         else ()
     )
-    return LineSamples(tuple(merged[x] for x in order), n, SAMPLES_PER_S, warnings, taken)
+    return LineSamples(tuple(merged[x] for x in order), n, warnings, taken)
 
 
 def child_lines(looks: Sequence[Look]) -> tuple[LineSamples, LineSamples]:
@@ -328,12 +326,15 @@ class Around:
         share: how many of the samples ran below it.
         below: the source of the outermost line that these have in common and the usual ones do not,
             if that is another line: ``evaluate(model)``.
+        inside: the user's own lines that were seen most, other than ``place``: place, source and
+            share of each, largest first.
     """
 
     place: str
     source: str
     share: float
     below: str = ""
+    inside: tuple[tuple[str, str, float], ...] = ()
 
 
 def around(
@@ -390,7 +391,16 @@ def around(
     return Around(place, source, min(beyond[deepest] / whole, 1.0), below if is_other else "")
 
 
-def most_beyond(
+def line_beyond(seen: Sequence[Sample], usual: Sequence[Sample], times: float) -> Around | None:
+    """As :func:`around`; where no line is around most of them, the one seen most often."""
+    lines = _most_beyond(seen, usual, times)
+    found = around(seen, usual, times)
+    if found is None:  # one line may be all of the usual ones, too
+        return Around(*lines[0], inside=tuple(lines[1:])) if lines else None
+    return replace(found, inside=tuple(one for one in lines if one[0] != found.place))
+
+
+def _most_beyond(
     seen: Sequence[Sample], usual: Sequence[Sample], times: float
 ) -> list[tuple[str, str, float]]:
     """The lines seen most often beyond so many usual ones: place, source, share of these."""

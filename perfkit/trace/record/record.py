@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Self
@@ -35,11 +35,10 @@ from perfkit.base.words import plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, RECORDED_HERE, Category, Trace
 from perfkit.trace.read.load import load
 from perfkit.trace.read.steps import REGION_MARK
-from perfkit.trace.record.cost import Cost, ratio_interval
+from perfkit.trace.record.cost import Cost
 from perfkit.trace.record.deadline import Deadline, call_in_main_thread
 from perfkit.trace.record.elsewhere import elsewhere
 from perfkit.trace.record.facts import FactsWatch
-from perfkit.trace.record.lists import with_lists
 from perfkit.trace.record.profiler import (
     TorchProfiler,
     raw_trace,
@@ -125,7 +124,7 @@ class Recorder:
         self._start_s = self._stop_s = 0.0  # what the profiler took to
         self._facts = FactsWatch()
         self._deadline = Deadline(self._instrument.hook(self._deadline_passed))
-        self._ends = StepEnds(self._instrument, self._as_ours, self._step_ended, self._replaced)
+        self._ends = StepEnds(self._instrument, self._as_ours, self._step_ended)
         self._hooks: list[Callable[[], object]] = []  # each takes one back
         self._thread_id = 0
         self._in_main_thread = False
@@ -301,17 +300,6 @@ class Recorder:
         """Mark the end of a step, where no optimizer does; in a hook, at the end of its pass."""
         if self._hooks:
             self._ends.after_pass(partial(self._instrument.hook(self._as_ours), self._step_ended))
-
-    def _replaced(self, ends_s: Sequence[float]) -> None:
-        """Another optimizer has taken the first one's place, and has stepped at these times."""
-        if self._state == "active":  # the open mark is of all of them, so they are one step
-            self._step_ended()
-            return
-        for end_s in ends_s:
-            began_s = self.log.ended(end_s)
-            if self._on_step is not None:
-                self._on_step(began_s, end_s)
-        self.log.since_s = time.perf_counter()
 
     def _step_ended(self) -> None:
         now_s = time.perf_counter()
@@ -515,6 +503,8 @@ class Recorder:
                 raw = raw.replace(unfinished, f'"{UNFINISHED_MARK}"'.encode())
             trace = replace(load(raw, progress=read), source=RECORDED_HERE)
             if profiler.with_shapes:
+                from perfkit.trace.record.lists import with_lists
+
                 with self._instrument.guard("reading the shapes of lists"):
                     trace = with_lists(trace, profiler.profile)
             profiler.forget()
@@ -538,7 +528,6 @@ class Recorder:
                 stop_s=self._stop_s,
                 read_s=read_s,
                 n_events=len(trace),
-                slowdown_interval=ratio_interval(recorded_ms, later_ms),
                 stays_attached=trace.has_device and stays_attached(),
             ),
             lines=in_trace_time(lines.of_steps, trace, profiler.marks),

@@ -16,8 +16,6 @@ from perfkit.trace.record.waits import waiting_share
 
 # The recorded part is a wait for others from this share of its samples on.
 _MOSTLY = 0.5
-# A region of which this share was recorded counts as recorded whole.
-_ALL_OF_IT = 0.99
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,23 +65,18 @@ class Recording:
         """
         if self.n_steps_seen:
             return ""
-        part = (
-            f"the first {fmt_s(self.coverage.profiled_s)} of your code"
-            if self.coverage.share < _ALL_OF_IT
-            else "all of your code"
-        )
-        waits = waiting_share(self.lines) >= _MOSTLY
         do = (
             "profile in the thread that trains"
             if self.n_foreign_steps
             else "this thread mostly waits for others: profile in the thread or process that trains"
-            if waits
+            if waiting_share(self.lines) >= _MOSTLY
             else "to see steps, profile the loop that calls optimizer.step(), or one step by "
             "itself: %torchprof train_step()"
         )
         return (
             "No step was found: in this thread no optimizer stepped and no batch of a DataLoader "
-            f"made one, so the figures are of {part} as one piece; {do}."
+            f"made one, so the figures are of the first {fmt_s(self.coverage.profiled_s)} of your "
+            f"code as one piece; {do}."
         )
 
     def __repr__(self) -> str:

@@ -6,9 +6,8 @@ Of several, the first one, until another steps again and again without it.
 from __future__ import annotations
 
 import threading
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from perfkit.base import torch_compat
@@ -29,14 +28,13 @@ class _Optimizer:
 
     Attributes:
         n: how often.
-        ends_s: when it has stepped since the first one has.
+        n_in_a_row: how often since the first one has.
     """
 
     def __init__(self, optimizer: Any) -> None:
         self.ref = weakref.ref(optimizer)
         self.facts: OptimizerFacts | None = None
-        self.n = 0
-        self.ends_s: list[float] = []
+        self.n = self.n_in_a_row = 0
 
     def name(self) -> str:
         facts = self.facts
@@ -50,8 +48,6 @@ class StepEnds:
         instrument: what fails here is its failure.
         run: calls what it is given as the recorder's own work.
         on_end: a step has ended.
-        on_replaced: another optimizer has taken the first one's place, and has stepped at these
-            times.
     """
 
     def __init__(
@@ -59,10 +55,9 @@ class StepEnds:
         instrument: Instrument,
         run: Callable[..., None],
         on_end: Callable[[], None],
-        on_replaced: Callable[[Sequence[float]], None],
     ) -> None:
         self._instrument = instrument
-        self._run, self._on_end, self._on_replaced = run, on_end, on_replaced
+        self._run, self._on_end = run, on_end
         self.n_foreign = 0  # in other threads
         self._stepped_in_pass: dict[int, Any] = {}  # id → optimizer
         self._known: dict[int, _Optimizer] = {}  # by id
@@ -99,7 +94,7 @@ class StepEnds:
         if self._passes is not None:
             self._passes.close()
         # mostly methods of its owner's: no cycle stays
-        self._run = self._on_replaced = lambda *_: None
+        self._run = lambda *_: None
         self._on_end = lambda: None
 
     @property
@@ -150,20 +145,12 @@ class StepEnds:
             one = self._known[key] = _Optimizer(optimizer)
             self._unread.append(one)
         one.n += 1
-        if key == self._first:
-            self._start_anew()
+        one.n_in_a_row += 1
+        if key == self._first or one.n_in_a_row >= _TAKES_OVER:
+            self._first = key  # perhaps of layers that train one after the other
+            for other in self._known.values():
+                other.n_in_a_row = 0
             self._on_end()
-            return
-        one.ends_s.append(time.perf_counter())
-        if len(one.ends_s) >= _TAKES_OVER:
-            # the first one steps no more: layers that train one after the other
-            ends_s, self._first = one.ends_s, key
-            self._start_anew()
-            self._on_replaced(ends_s)
-
-    def _start_anew(self) -> None:
-        for one in self._known.values():
-            one.ends_s = []
 
     def whose_step(self) -> str:
         """That a step is of one optimizer, where another one steps more or less often."""

@@ -9,7 +9,6 @@ from typing import Literal
 
 from perfkit.base.arguments import check_seconds, check_whole
 from perfkit.base.words import fmt_count, fmt_ms, fmt_s, fmt_share, plural
-from perfkit.trace.record.cost import ratio_interval
 from perfkit.trace.record.deadline import MOST_EVENTS
 
 #: One step may be longer than max_seconds; it is waited for, up to this many times as long.
@@ -144,14 +143,11 @@ class StepLog:
 
     def odd_window(self) -> str:
         """That steps after the recorded ones differ by more than profiling can explain."""
-        interval = ratio_interval(self.recorded_ms, self.later_ms)
-        if interval is None:
-            return ""
         profiled, later = median(self.recorded_ms), median(self.later_ms)
-        assert profiled is not None
-        assert later is not None
-        costly = profiled - later > _MOST_COST_MS
-        if not (interval[1] < _FASTER or (interval[0] > _SLOWER and costly)):
+        if profiled is None or later is None or min(len(self.recorded_ms), len(self.later_ms)) < 3:
+            return ""
+        is_slow = profiled > max(_SLOWER * later, later + _MOST_COST_MS)
+        if not (is_slow or profiled < _FASTER * later):
             return ""
         last = self.n_until_stop
         warmup = min(max(self.n // 2, last), max(self.n - self.asked.steps, last))
@@ -163,34 +159,23 @@ class StepLog:
 
     def why_so_few(self, ended_by: EndedBy) -> str:
         """What ended the recording before all steps were recorded; empty where they are."""
-        n, within, asked = self.n_recorded, self.n_until_stop + 1, self.asked
+        n, asked = self.n_recorded, self.asked
         if self.is_complete or not (self.n or ended_by == "memory"):
             return ""
         if ended_by == "memory":
-            do = (
-                "record fewer steps (-n 1), or a shorter piece of the code"
-                if n
-                else "make a step shorter for the recording (a shorter sequence, fewer "
-                "iterations); if it was your tensors that grew, run the code once before"
-            )
             return (
                 f"recording ended early, after {plural(n, 'whole step')}: meanwhile this process "
                 f"grew by more than perfkit lets the events take (about {fmt_count(MOST_EVENTS)} "
-                f"of them); your code ran on unrecorded; {do}"
+                "of them): record fewer or shorter steps; if it was your tensors that grew, run "
+                "the code once before"
             )
-        if n or ended_by == "a failure":
-            said = f"{n} of {asked.steps} steps {'was' if n == 1 else 'were'} recorded"
-            if ended_by == "time":
-                return f"{said}: the {asked.max_seconds:g} s to record in were over"
-            return said if ended_by == "a failure" else f"{said}: the code ended"
-        part = "the figures are of that part of it" if asked.late else "the figures include warm-up"
+        said = f"{n} of {asked.steps} steps {'was' if n == 1 else 'were'} recorded"
+        if not n:
+            part = "are of a part of one" if asked.late else "include warm-up"
+            said = f"no whole step was recorded after the warm-up: the figures {part}"
         if ended_by == "time":
-            longest = f"{(1 + PATIENCE) * asked.max_seconds:g} s that are recorded of one"
-            return f"step {within} took longer than the {longest}: {part}"
-        if asked.late:
-            return f"the code ended within step {within}: {part}"
-        n_steps = plural(self.n, "step")
-        return f"the code ended after {n_steps}, and the warm-up takes {asked.warmup}: {part}"
+            return f"{said}; the {asked.max_seconds:g} s to record in were over"
+        return said if ended_by == "a failure" else f"{said}; the code ended"
 
 
 def median(values: Sequence[float]) -> float | None:
