@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.base.errors import MissingError
+from perfkit.base.machine._front_end import front_end_lacks
 from perfkit.base.progress import has_front_end as has_front_end
+
+
+def no_widgets_here() -> str:
+    """Why the front end shows no widgets, and what to do, in a sentence; empty if it does."""
+    lacks, helps = front_end_lacks()
+    return f"{lacks}: {helps}" if lacks else ""
+
 
 _STATIC = Path(__file__).parent / "static"
 

@@ -46,7 +46,12 @@ from perfkit.show._as_markdown import escaped
 from perfkit.show._drawn import drawn_image
 from perfkit.widgets import _lab_rows as rows_
 from perfkit.widgets._cell import Execution, execution
-from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
+from perfkit.widgets._frontend import (
+    answer_on_own_shell,
+    bundle,
+    has_front_end,
+    no_widgets_here,
+)
 from perfkit.widgets._history import History, planar
 from perfkit.widgets._lab_confirm import Confirmation, has_interval
 from perfkit.widgets._lab_figure import Curve, columns, png
@@ -822,6 +827,11 @@ class Lab(anywidget.AnyWidget):
         static = self._static_bundle(picture=self._png(self.title) if self.runs else None)
         if self._closed:
             display(static, raw=True)
+            return
+        if lacks := no_widgets_here():
+            text = f"A Lab is not shown here: {lacks}. lab.run(…) and lab.confirm() work without."
+            display({"text/plain": text}, raw=True)
+            display(static, raw=True, display_id=f"perfkit-{self.lab_id}")
             return
         bundle_ = self._repr_mimebundle_()
         data, metadata = bundle_ if isinstance(bundle_, tuple) else (bundle_, {})

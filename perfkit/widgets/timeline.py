@@ -20,7 +20,12 @@ from perfkit.base.words import fmt_us, plural
 from perfkit.trace.ask.levels import KINDS, Boxes, Levels
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.load import load
-from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end
+from perfkit.widgets._frontend import (
+    answer_on_own_shell,
+    bundle,
+    has_front_end,
+    no_widgets_here,
+)
 from perfkit.widgets._stays import staying
 
 if TYPE_CHECKING:
@@ -124,6 +129,10 @@ class Timeline(anywidget.AnyWidget):
         static = self._static_bundle()
         if not has_front_end():
             display({"text/plain": static["text/plain"]}, raw=True)
+            return
+        if lacks := no_widgets_here():
+            display({"text/plain": f"A Timeline is not shown here: {lacks}."}, raw=True)
+            display(static, raw=True)
             return
         made = self._repr_mimebundle_()
         data, metadata = made if isinstance(made, tuple) else (made, {})

@@ -23,7 +23,7 @@ from perfkit.measure.tracker import Named, Observer, Update
 from perfkit.measure.verdict import RunSummary
 from perfkit.show.progress_line import ProgressLine, facts, progress, status
 from perfkit.show.timing import left
-from perfkit.widgets._frontend import has_front_end
+from perfkit.widgets._frontend import has_front_end, no_widgets_here
 
 _WITHOUT_A_CORE_HZ = 2.0
 
@@ -121,11 +121,13 @@ def _observer(*, in_kernel: bool, live: bool | None) -> tuple[Observer | None, s
         return None, ""
     if in_kernel:
         try:
+            if lacks := no_widgets_here():
+                raise MissingError(f"the live plot is not shown here: {lacks}")
             return _Plot(), ""
         except MissingError as error:  # no anywidget, or a checkout without its browser code
             if live:
                 raise
-            return _Line(), str(error)
+            return _Words(str(error)), str(error)
     return (_Line() if os.environ.get("RANK", "0") == "0" else None), ""
 
 
@@ -273,6 +275,37 @@ class _Plot:
             text = failed
         with contextlib.suppress(Exception):
             self._output.update({"text/plain": text}, raw=True)
+
+
+class _Words(_Plot):
+    """A line in place of the plot, where there is no widget: below the cell, as the plot is."""
+
+    def __init__(self, why: str) -> None:
+        self._name, self._why = "", why
+        self._output: Any = None
+        self._shown_in: object = None
+        self._summary: RunSummary | None = None
+
+    def begin(self, run: Named) -> None:
+        from IPython.display import DisplayHandle
+
+        self._name = run.name
+        cell = _cell_number()
+        if self._output is None or cell != self._shown_in:
+            self._shown_in = cell
+            self._output = DisplayHandle()
+            self._output.display(self._line("no batch yet"), raw=True)
+
+    def update(self, update: Update) -> None:
+        self._output.update(self._line(status(update)), raw=True)
+
+    def _line(self, said: str) -> dict[str, str]:
+        return {"text/plain": f"{self._name}: {said}\n({self._why})"}
+
+    def end(self, summary: RunSummary) -> None:
+        self._summary = summary
+        if not _CELL.draw_at_end(self):
+            self.draw()
 
 
 def _cell_number() -> object:

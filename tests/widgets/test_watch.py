@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -378,7 +379,7 @@ def test_live_false_shows_nothing_in_a_kernel(kernel: Kernel) -> None:
     assert {m["msg_type"] for m in seen} == {"status", "execute_input"}
 
 
-def test_a_kernel_without_anywidget_gets_the_line(
+def test_a_kernel_without_anywidget_gets_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It ended in a ModuleNotFoundError, before the first batch."""
@@ -387,6 +388,69 @@ def test_a_kernel_without_anywidget_gets_the_line(
     monkeypatch.delitem(sys.modules, "perfkit.widgets.live_plot", raising=False)
     assert list(watched := watch([1, 2], name="bare")) == [1, 2]
     assert "pip install '.[notebook]'" in watched.summary.to_text()
-    assert capsys.readouterr().err.startswith("bare: 2 steps")
+    assert capsys.readouterr().err == "", "JupyterLab paints it as an error"
     with pytest.raises(MissingError, match="the live plot needs anywidget"):
         watch([1], live=True)
+
+
+@pytest.fixture
+def other_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The environment of a JupyterLab that has started this process as its kernel."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "share" / "jupyter" / "lab").mkdir(parents=True)
+    python = tmp_path / "bin" / "python"
+    python.symlink_to(sys.executable)
+    with subprocess.Popen([python, "-S", "-c", "input()"], stdin=subprocess.PIPE) as server:
+        monkeypatch.setenv("JPY_PARENT_PID", str(server.pid))
+        for name in ("JUPYTER_PATH", "JUPYTER_DATA_DIR"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(Path, "home", lambda: tmp_path / "home")
+        yield tmp_path
+        server.kill()
+
+
+def test_a_server_without_the_widgets_code_is_named_with_the_remedy(
+    other_server: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All that a reader saw was "model not found"; doctor asked the kernel, which has it all."""
+    monkeypatch.setattr(watch_module, "has_front_end", lambda: True)
+    remedy = f"{other_server}/bin/python -m pip install anywidget"
+    assert list(watched := watch([1, 2], name="bare")) == [1, 2]
+    assert remedy in " ".join(watched.summary.to_text().split())
+    shown = capsys.readouterr()
+    assert remedy in shown.out.splitlines()[0], "said while it runs"
+    assert shown.err == ""
+    with pytest.raises(MissingError, match=r"the live plot is not shown here.*pip install"):
+        watch([1], live=True)
+    plots = {c.name: c for c in perfkit.doctor().capabilities}["live plots"]
+    assert not plots.available
+    assert plots.reason.startswith(f"JupyterLab runs in {other_server}, another environment")
+    assert plots.remedy.startswith(remedy)
+
+    extensions = other_server / "share" / "jupyter" / "labextensions"
+    for name in ("anywidget", "@jupyter-widgets/jupyterlab-manager"):
+        (extensions / name).mkdir(parents=True)
+    assert {c.name: c for c in perfkit.doctor().capabilities}["live plots"].available
+
+
+def test_a_lab_names_the_remedy(other_server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import IPython.display
+
+    from perfkit.widgets import lab as lab_module
+
+    shown: list[Any] = []
+    monkeypatch.setattr(lab_module, "has_front_end", lambda: True)
+    monkeypatch.setattr(IPython.display, "display", lambda data, **_: shown.append(data))
+    lab = perfkit.Lab(_workload)
+    try:
+        lab._ipython_display_()
+    finally:
+        lab.close()
+    said, static = (one["text/plain"] for one in shown)
+    assert f"{other_server}/bin/python -m pip install anywidget" in said
+    assert "lab.run(…)" in said
+    assert "no run yet" in static or "Lab(" in static
+
+
+def _workload(settings: Any) -> Iterator[None]:
+    yield

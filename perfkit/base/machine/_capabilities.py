@@ -12,6 +12,7 @@ from pathlib import Path
 
 from perfkit.base.extras import remedy
 from perfkit.base.machine import _gpu, _host
+from perfkit.base.machine._front_end import front_end_lacks
 from perfkit.base.machine._gpu import Gpu
 from perfkit.base.machine._packages import release
 from perfkit.base.machine._torch_build import TorchBuild
@@ -225,6 +226,9 @@ def _live_widgets_work(packages: Mapping[str, str]) -> Capability:
             "the browser's part of perfkit is not built",
             "in a clone: pip install -e .",
         )
+    lacks, helps = front_end_lacks()
+    if lacks:
+        return Capability(name, False, lacks, helps)
     seen = f"anywidget {packages['anywidget']}, ipykernel {kernel}"
     return Capability(name, True, seen)
 

@@ -16,7 +16,7 @@ from typing import Any
 from perfkit.base.errors import UsageError
 from perfkit.course.kit.folding import WIDGET_VIEW
 from perfkit.course.kit.message import Message
-from perfkit.widgets._frontend import has_front_end
+from perfkit.widgets._frontend import has_front_end, no_widgets_here
 from perfkit.widgets._stays import staying
 
 _FRONT = Path(__file__).parent / "front"
@@ -110,7 +110,7 @@ class Choices:
         from IPython.display import display
 
         self._asks = asks
-        if not has_front_end():
+        if not has_front_end() or no_widgets_here():
             display({"text/plain": repr(asks)}, raw=True)
             return
         if self._widget is None:
