@@ -23,7 +23,6 @@ from perfkit.trace.ask.set_up import SetUp, compiling, set_up
 from perfkit.trace.ask.syncs import Sync, syncs
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
-    HOST_CATEGORIES,
     Bool,
     Category,
     Int64,
@@ -130,11 +129,6 @@ class Case:
         return len(rows) > 0 and n_known >= len(rows) / 2
 
     @cached_property
-    def has_host(self) -> bool:
-        """Whether anything that the host did is in the trace."""
-        return bool(self.trace.is_a(*HOST_CATEGORIES).any())
-
-    @cached_property
     def has_operators(self) -> bool:
         """Whether the host's operators, labels or functions were recorded, not its calls alone."""
         recorded = (Category.OP, Category.ANNOTATION, Category.PYTHON)
@@ -149,11 +143,6 @@ class Case:
     def knows_of_python(self) -> bool:
         """Whether Python ran; a file without any function of it may be of a program in C++."""
         return not self.is_file or bool(self.trace.is_a(Category.PYTHON).any())
-
-    @cached_property
-    def was_asked_for(self) -> bool:
-        """Whether the device's activity was asked for: its tracer alone records such events."""
-        return bool(self.trace.is_a(Category.RUNTIME, Category.OVERHEAD).any())
 
     @cached_property
     def unseen_device(self) -> str:
@@ -459,14 +448,16 @@ class Case:
     def device_share(self, rows: Int64) -> float:
         """Share of the steps in which any of these device activities runs."""
         parts = union(self.trace.start_ns[rows], self.trace.end_ns[rows])
-        cells = paint(self.steps.start_ns, self.steps.end_ns, [parts])
-        return float(cells[:, 0, 0].sum()) / 1e3 / self.wall_us * self._more_busy
+        return self.share_of(parts) * self._more_busy
+
+    def activities(self, *categories: Category, named: Callable[[str], object]) -> Int64:
+        """Rows of a device that begin inside a step and have such a name."""
+        return np.flatnonzero(self.trace.is_a(*categories) & self._inside & self.trace.named(named))
 
     @cached_property
     def kernels(self) -> Int64:
         """Rows of kernels, without communication, that begin inside a step."""
-        kernels = self.trace.is_a(Category.KERNEL) & self._inside
-        return np.flatnonzero(kernels & ~self.trace.named(is_communication))
+        return self.activities(Category.KERNEL, named=lambda name: not is_communication(name))
 
     @property
     def busy_share(self) -> float:

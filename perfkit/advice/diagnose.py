@@ -15,6 +15,7 @@ from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_ms, fmt_share
 from perfkit.measure.summary import DATA_BOUND_FROM, PARTLY_FROM, Summary
+from perfkit.trace.read.columns import HOST_CATEGORIES, Category
 from perfkit.trace.record.elsewhere import Elsewhere
 
 # A smaller gain is within the spread of most step times.
@@ -312,7 +313,8 @@ def _no_cure(bound: _Bound, found: list[Finding], case: Case) -> str:
         return _RECORD.format("it again,")
     if not case.has_operators and not case.on_device:
         return _EMPTY
-    if not case.on_device and case.was_asked_for:
+    # the device's tracer alone records such events
+    if not case.on_device and case.trace.is_a(Category.RUNTIME, Category.OVERHEAD).any():
         return _NOT_DELIVERED
     whose = "the device's work" if case.has_operators else "the host's operators"
     return _RECORD.format(f"{whose}, too,")
@@ -418,7 +420,8 @@ def _sentence(bound: _Bound, case: Case) -> str:
     is_unknown = _is_one_sided(bound, case)
     if is_unknown and not case.has_operators:
         if case.on_device:
-            what = "no operator" if case.has_host else "nothing of the host"
+            has_host = case.trace.is_a(*HOST_CATEGORIES).any()
+            what = "no operator" if has_host else "nothing of the host"
             return f"In {part} of each step the device idles, and {what} was recorded"
         why = case.unseen_device or "nothing that torch's profiler records is in here"
         return f"What takes the time is not known: {why}"

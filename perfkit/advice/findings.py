@@ -29,9 +29,8 @@ class Finding:
             say more.
         formula: how the bound was computed, with its numbers.
         cures: the bounds of a step that it is about (``Diagnosis.bound_by``); none where it is
-            about something smaller.
+            about something else: then it is told without a gain, too.
         line: the source line, e.g. ``train.py:12: img = Image.open(path)``.
-        always: report it however small the gain, because it costs nothing or averts a failure.
         has_bound: whether the trace supports a bound of the gain; if not, ``gain_at_most`` only
             sorts the findings.
         is_state: a fact of the run's objects, which needs no sample: it comes first.
@@ -49,12 +48,16 @@ class Finding:
     formula: str
     cures: tuple[str, ...] = ()
     line: str | None = None
-    always: bool = False
     has_bound: bool = True
     is_state: bool = False
     acts_on: tuple[str, ...] = ()
     leaves: float = 0.0
     changes: str = ""
+
+    @property
+    def always(self) -> bool:
+        """Whether to tell it however small the gain: it costs nothing, or averts a failure."""
+        return self.is_state or not self.cures
 
     def to_dict(self) -> dict[str, Any]:
         """This finding as plain JSON types."""
@@ -142,7 +145,6 @@ def fact(
         gain_at_most=bound,
         formula=formula,
         cures=tuple(dict.fromkeys(bound for one in acts_on for bound in _BOUNDS_OF[one])),
-        always=True,
         has_bound=gain is not None,
         is_state=True,
         acts_on=acts_on,

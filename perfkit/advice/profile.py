@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -302,11 +302,7 @@ def explain(
         n_steps=len(split.steps),
         warnings=(
             *recording.warnings,
-            *_host_only(case),
-            *_no_exchange(case),
-            *_elsewhere_note(outside),
-            *_accumulation(trace, steps),
-            *(_passes(trace) if no_step else split.warnings),
+            *_doubts(case, outside, is_piece=bool(no_step)),
             *lines.warnings,
             *no_least,
         ),
@@ -340,52 +336,36 @@ def _limit_of(
     return found, ()
 
 
-def _passes(trace: Trace) -> list[str]:
-    """How many steps may be in a piece that has none."""
-    n = n_backward_passes(trace)
-    return [f"{n} backward passes are in it"] if n > 1 else []
-
-
-def _host_only(case: Case) -> list[str]:
-    """What a trace file without a device leaves unknown."""
-    if case.on_device or not case.is_file:
-        return []
+def _doubts(case: Case, outside: Elsewhere | None, *, is_piece: bool) -> Iterator[str]:
+    """What the figures leave unknown, and what a step of them is."""
+    trace, steps = case.trace, case.steps
     if case.unseen_device:
-        return [f"the device's work is not here ({case.unseen_device}), so no gain is given"]
-    return [NO_DEVICE]
-
-
-def _no_exchange(case: Case) -> list[str]:
-    """That several ranks ran, and no kernel is known by its name to exchange data among them."""
-    info = case.trace.metadata.get("distributedInfo")
+        yield f"the device's work is not here ({case.unseen_device}), so no gain is given"
+    elif case.is_file and not case.on_device:
+        yield NO_DEVICE
+    info = trace.metadata.get("distributedInfo")
     n_ranks = info.get("world_size") if isinstance(info, dict) else None
-    if not isinstance(n_ranks, int) or n_ranks < 2 or not case.on_device:
-        return []
-    if any(map(is_communication, case.trace.names)):
-        return []
-    return [
-        f"{n_ranks} ranks ran, and no kernel is known as communication: an exchange under another "
-        "name counts as computing"
-    ]
-
-
-def _elsewhere_note(outside: Elsewhere | None) -> list[str]:
-    """A note on time elsewhere; if that is most of the time, the diagnosis says so first."""
-    if outside is None or outside.is_most or not outside.is_worth_a_word:
-        return []
-    return [uncapital(outside.sentence()).rstrip(".")]
-
-
-def _accumulation(trace: Trace, steps: Steps) -> list[str]:
-    """What a step is, if each takes several batches from the DataLoader."""
+    is_known = not case.on_device or any(map(is_communication, trace.names))
+    if isinstance(n_ranks, int) and n_ranks > 1 and not is_known:
+        yield (
+            f"{n_ranks} ranks ran, and no kernel is known as communication: an exchange under "
+            "another name counts as computing"
+        )
+    # if that is most of the time, the diagnosis says so first
+    if outside is not None and outside.is_worth_a_word and not outside.is_most:
+        yield uncapital(outside.sentence()).rstrip(".")
     fetches = trace.is_a(Category.ANNOTATION, Category.OP) & trace.named(is_data_wait)
     inside = steps.containing(trace.start_ns[fetches & (trace.thread == steps.thread)])
     counts = np.bincount(inside[inside >= 0], minlength=len(steps))
     has_optimizer = trace.named(lambda name: name.startswith("Optimizer.step#")).any()
-    if len(steps) < 2 or counts.min() < 2 or not has_optimizer or "DataLoader" in steps.how_found:
-        return []
-    # the median, because the fetch that ends an epoch returns no batch
-    return [f"a step is one optimizer step: {np.median(counts):.0f} batches of the DataLoader"]
+    by_fetches = "DataLoader" in steps.how_found
+    if len(steps) > 1 and counts.min() > 1 and has_optimizer and not by_fetches:
+        # the median, because the fetch that ends an epoch returns no batch
+        yield f"a step is one optimizer step: {np.median(counts):.0f} batches of the DataLoader"
+    if not is_piece:
+        yield from case.breakdown.warnings
+    elif (n := n_backward_passes(trace)) > 1:
+        yield f"{n} backward passes are in it"
 
 
 def _recorded(trace: Trace) -> Provenance:

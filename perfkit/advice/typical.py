@@ -81,10 +81,9 @@ def _of_another_kind(steps: Sequence[StepBreakdown]) -> list[int]:
 def _not_counted(left_out: Sequence[StepBreakdown], steps: Sequence[StepBreakdown]) -> str:
     usual = statistics.median(s.n_fetches for s in steps)
     most, longest = max(s.n_fetches for s in left_out), max(s.wall_ns for s in left_out)
-    n = len(left_out)
-    which, up_to = ("another step", "") if n == 1 else (f"{n} others", "up to ")
+    which = "another step" if len(left_out) == 1 else f"{len(left_out)} others"
     return (
-        f"{which} ({up_to}{fmt_ms(longest / 1e6)}) asked a DataLoader for {up_to}{most} batches, "
+        f"{which} (up to {fmt_ms(longest / 1e6)}) asked a DataLoader for up to {most} batches, "
         f"not for {usual:.0f}: an evaluation perhaps, and not in these shares"
     )
 

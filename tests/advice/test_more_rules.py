@@ -476,7 +476,10 @@ def test_what_a_region_that_was_compiled_again_tells(attempt: int, said: str) ->
     ("attempt", "title"),
     [
         (0, "compiles inside the profiled steps"),
-        (1, "compiled a region again"),  # for all sizes, after the first other one: that ends
+        (
+            1,
+            "compiles inside the profiled steps",
+        ),  # for all sizes, after the first other one: that ends
         (2, "keeps recompiling"),
     ],
 )

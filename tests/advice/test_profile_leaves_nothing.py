@@ -85,6 +85,7 @@ def test_seconds_of_reading_are_told(
     assert "reading" not in capsys.readouterr().err
     monkeypatch.setattr("perfkit.base.progress.is_terminal", lambda: True)
     monkeypatch.setattr("perfkit.base.progress._SILENT_S", 0.0)
+    monkeypatch.setattr("perfkit.trace.record.profiler._SHORT_S", 0.0)
     perfkit.profile(step)
     told = capsys.readouterr().err
     assert "perfkit: torch ends its recording" in told

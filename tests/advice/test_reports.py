@@ -10,11 +10,10 @@ import pytest
 from simulated_traces import WORKERS, Simulated, cpu_training, gpu_training, product_on_gpu
 
 from perfkit.advice import explain
-from perfkit.advice.profile import _elsewhere_note, _limit_of
+from perfkit.advice.profile import _limit_of
 from perfkit.trace import find_steps, load
 from perfkit.trace.ask.limit import limit
 from perfkit.trace.record.cost import Cost
-from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 
 
 def _fetching(*n_fetches: int, updates: bool) -> Simulated:
@@ -78,13 +77,6 @@ def test_without_a_mark_it_is_one_piece_unless_you_say_that_it_is_a_step() -> No
 def test_when_a_file_was_recorded_is_said_where_it_can_be_true(base_ns: int, when: str) -> None:
     whole = json.loads(cpu_training(2).json()) | {"baseTimeNanoseconds": base_ns}
     assert explain(load(json.dumps(whole).encode())).provenance.when_utc == when
-
-
-@pytest.mark.parametrize(("seconds", "n_notes"), [(0.1, 0), (3.0, 1), (9.0, 0)])
-def test_time_elsewhere_is_noted_where_it_is_not_the_verdict(seconds: float, n_notes: int) -> None:
-    stretches = (Stretch("what ran after the last step", seconds, 0),)
-    assert len(_elsewhere_note(Elsewhere(10.0, 3.0, stretches))) == n_notes
-    assert _elsewhere_note(None) == []
 
 
 def test_of_nothing_and_of_one_piece_there_is_no_waterfall() -> None:

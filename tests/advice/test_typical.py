@@ -94,7 +94,7 @@ def test_an_evaluations_loader_is_not_the_training_loader() -> None:
     profile = _with_evaluation(every=5)
     said = profile.diagnosis.sentence
     assert said.startswith("Compute-bound: 91 % of each step")
-    assert "another step (9.20 ms) asked a DataLoader for 10 batches, not for 1" in said
+    assert "another step (up to 9.20 ms) asked a DataLoader for up to 10 batches, not for 1" in said
     assert "dataloader-no-workers" not in [f.rule for f in profile.diagnosis.findings]
     shown = document(profile)
     assert shown is not None
@@ -189,8 +189,8 @@ def test_what_is_not_counted_is_told() -> None:
 
     usual, long = [step(1.0, 1)] * 6, [step(9.0, 10), step(8.0, 9), step(7.0, 8)]
     assert _not_counted(long[:1], usual) == (
-        "another step (9.00 ms) asked a DataLoader for 10 batches, not for 1: an evaluation "
-        "perhaps, and not in these shares"
+        "another step (up to 9.00 ms) asked a DataLoader for up to 10 batches, not for 1: an "
+        "evaluation perhaps, and not in these shares"
     )
     assert _not_counted(long, usual).startswith(
         "3 others (up to 9.00 ms) asked a DataLoader for up to 10 batches, not for 1:"

@@ -14,7 +14,6 @@ from perfkit.advice.case import Case
 from perfkit.advice.diagnose import (
     _Bound,
     _bound,
-    _is_one_sided,
     _sentence,
     _waiting,
     diagnose,
@@ -429,32 +428,6 @@ def test_a_compute_capability_is_an_nvidia_gpus(gpu: dict[str, Any], major: int)
 def test_a_trace_that_names_no_device_has_no_gpu(devices: object) -> None:
     trace = SimpleNamespace(metadata={"deviceProperties": devices})
     assert Case(trace, None, None).gpu == {}  # type: ignore[arg-type]
-
-
-def _sides(**known: Any) -> Any:
-    usual = {"has_host": True, "is_file": True, "on_device": False, "unseen_device": ""}
-    usual |= {"has_operators": known.get("has_host", True), "was_asked_for": False}
-    usual |= {"shares": {"other": 1.0, "sync": 0.0}, "idle": dict.fromkeys(IDLE_CAUSES, 1.0)}
-    return SimpleNamespace(trace=SimpleNamespace(unread={}), **(usual | known))
-
-
-@pytest.mark.parametrize(
-    ("part", "known", "is_one_sided"),
-    [
-        ("host", {"has_host": False, "on_device": True}, True),
-        ("compute", {"has_host": False, "on_device": True}, False),
-        ("compute", {"has_host": False}, True),
-        ("host", {"has_host": False, "on_device": True, "is_file": False}, False),
-        ("compute", {"unseen_device": "3 calls gave it work"}, True),
-        ("host", {"unseen_device": "3 calls gave it work"}, True),
-        ("data", {"unseen_device": "3 calls gave it work"}, False),
-        ("compute", {}, False),
-    ],
-)
-def test_one_side_alone_does_not_tell_what_bounds_the_step(
-    part: str, known: dict[str, Any], is_one_sided: bool
-) -> None:
-    assert _is_one_sided(_Bound(part, part, 0.6, 0.3), _sides(**known)) is is_one_sided
 
 
 BUSY = CpuContention(wall_s=10.0, n_cores=2, process_s=5.0, waited_s=6.0, others_s=12.0)

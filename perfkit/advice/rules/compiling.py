@@ -62,8 +62,6 @@ def recompiles(case: Case) -> Iterator[Finding]:
         "recompiles",
         "torch.compile keeps recompiling"
         if again > 1 or in_most
-        else "torch.compile compiled a region again"
-        if again
         else "torch.compile compiles inside the profiled steps",
         evidence,
         _against([one.why for one in checks]),
@@ -104,7 +102,6 @@ def gave_up(case: Case) -> Iterator[Finding]:
         share=0.0,
         formula="no bound: how fast the compiled code would be is not known",
         line=known.given_up[0].place,
-        always=True,
         has_bound=False,
         is_state=True,
     )

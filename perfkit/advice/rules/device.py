@@ -163,7 +163,7 @@ def small_grids(case: Case) -> Iterator[Finding]:
     if not len(small):
         return
     # kernels of several streams fill the device together; one of unknown size fills it alone
-    ran = np.flatnonzero(trace.is_a(Category.KERNEL) & (case.steps.containing(trace.start_ns) >= 0))
+    ran = case.activities(Category.KERNEL, named=bool)
     fills = np.minimum(np.nan_to_num(trace.blocks_per_sm[ran], nan=1.0), 1.0)
     used_us = float((trace.dur_us[ran] * fills).sum())
     busy_us = union(trace.start_ns[rows], trace.end_ns[rows]).total_ns / 1e3
@@ -352,7 +352,6 @@ def nearly_full(case: Case) -> Iterator[Finding]:
         cures=(),
         share=0.0,
         formula="no gain in time: it makes room in memory",
-        always=True,
     )
 
 

@@ -13,7 +13,6 @@ from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category
 from perfkit.trace.read.events import host_collective_rows, is_communication
-from perfkit.trace.read.intervals import paint, union
 
 # TensorBoard's plugin warns if communication is a tenth of the step or more.
 _LEAST_SHARE = 0.1
@@ -59,9 +58,11 @@ def data_parallel(case: Case) -> Iterator[Finding]:
         Category.ANNOTATION, Category.OP, named=lambda n: n.startswith("DataParallel.forward")
     )
     helpers = case.rows(Category.OP, named=lambda n: n in _PARTS_OF_DATA_PARALLEL)
-    busy = _busy_by_device(case) if marks.any() or helpers.any() else []
-    if len(busy) < 2:
+    trace, work = case.trace, case.trace.is_a(*DEVICE_CATEGORIES)
+    devices = np.unique(trace.device[work])
+    if len(devices) < 2 or not (marks.any() or helpers.any()):
         return
+    busy = [case.share_of(case.span(work & (trace.device == one))) for one in devices]
     idle = 1.0 - float(np.mean(busy))
     yield found(
         "data-parallel",
@@ -84,18 +85,6 @@ def data_parallel(case: Case) -> Iterator[Finding]:
         share=idle,
         of=f"all {len(busy)} devices together idle for {fmt_share(idle)}: ",
     )
-
-
-def _busy_by_device(case: Case) -> list[float]:
-    trace = case.trace
-    work = trace.is_a(*DEVICE_CATEGORIES)
-    shares = []
-    for device in np.unique(trace.device[work]):
-        rows = work & (trace.device == device)
-        parts = union(trace.start_ns[rows], trace.end_ns[rows])
-        cells = paint(case.steps.start_ns, case.steps.end_ns, [parts])
-        shares.append(float(cells[:, 0, 0].sum()) / 1e3 / case.wall_us)
-    return shares
 
 
 @rule
@@ -146,11 +135,7 @@ def communication(case: Case) -> Iterator[Finding]:
     """Communication that no computation hides."""
     trace = case.trace
     share = case.device_shares.get("communication", 0.0)
-    rows = np.flatnonzero(
-        trace.is_a(Category.KERNEL)
-        & trace.named(is_communication)
-        & (case.steps.containing(trace.start_ns) >= 0)
-    )
+    rows = case.activities(Category.KERNEL, named=is_communication)
     if share < _LEAST_SHARE or not len(rows):
         return
     took_us = trace.dur_us[rows]

@@ -102,11 +102,7 @@ def sync(case: Case) -> Iterator[Finding]:
 def pageable_copy(case: Case) -> Iterator[Finding]:
     """Transfers from pageable memory: the host waits for them, and the device does nothing else."""
     trace = case.trace
-    rows = np.flatnonzero(
-        trace.is_a(Category.MEMCPY)
-        & (case.steps.containing(trace.start_ns) >= 0)
-        & trace.named(lambda n: "HtoD" in n and "Pageable" in n)
-    )
+    rows = case.activities(Category.MEMCPY, named=re.compile(r"HtoD.*Pageable").search)
     if not len(rows):
         return
     # while it copies and computes nothing, and while it waits for a copy; hidden ones cost nothing

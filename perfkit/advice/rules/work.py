@@ -28,11 +28,8 @@ def float64(case: Case) -> Iterator[Finding]:
     if case.on_device:
         from perfkit.trace.ask.kernels import computes_in_float64
 
-        kernels = case.trace.is_a(Category.KERNEL) & (
-            case.steps.containing(case.trace.start_ns) >= 0
-        )
-        wide = kernels & case.trace.named(computes_in_float64)
-        share = case.span(wide).total_ns / 1e3 / case.wall_us
+        wide = case.activities(Category.KERNEL, named=computes_in_float64)
+        share = case.device_share(wide)
     elif _are_mostly(case.facts.optimizers, "float64"):
         share = _in_operators(case)
     else:
@@ -311,7 +308,6 @@ def kept_graph(case: Case) -> Iterator[Finding]:
             cures=(),
             share=0.0,
             formula="no gain in time that a trace can show: it frees the memory of the activations",
-            always=True,
         )
 
 
@@ -356,5 +352,4 @@ def train_mode(case: Case) -> Iterator[Finding]:
             cures=(),
             share=0.0,
             formula="a matter of results, not of time",
-            always=True,
         )

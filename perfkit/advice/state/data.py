@@ -112,11 +112,9 @@ def _objects_in(value: Any) -> int:
     if not isinstance(value, list | tuple | dict) or not len(value):
         return 0
     some = list(itertools.islice(value.values() if isinstance(value, dict) else value, 16))
-    inner = len(some)
-    for one in some:
-        parts = list(one.values()) if isinstance(one, Mapping) else one
-        if isinstance(parts, list | tuple):
-            inner += sum(not isinstance(part, int | bool | type(None)) for part in parts[:64])
+    held = [list(one.values()) if isinstance(one, Mapping) else one for one in some]
+    parts = [part for one in held if isinstance(one, list | tuple) for part in one[:64]]
+    inner = len(some) + sum(not isinstance(part, int | bool | type(None)) for part in parts)
     return len(value) * inner // len(some)
 
 
@@ -182,21 +180,20 @@ def row_by_row(live: Live) -> Iterator[Finding]:
 
 def _columns_of(dataset: Any) -> list[tuple[str, Any]]:
     """Tensors and arrays of it that have a row for each sample; none if it does more than index."""
-    method = getattr(type(dataset), "__getitem__", None)
-    code = getattr(method, "__code__", None)
+    code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
     held = getattr(dataset, "__dict__", {})
     if isinstance(held.get("tensors"), tuple) and type(dataset).__name__ == "TensorDataset":
         return [(f"tensors[{i}]", tensor) for i, tensor in enumerate(held["tensors"])]
-    if code is None:
+    if code is None or set(code.co_names) - set(held):  # it calls something
         return []
-    columns = [
+    return [
         (name, value)
         for name, value in held.items()
-        if getattr(value, "shape", None) and len(value.shape) and len(value) == len(dataset)
+        if name in code.co_names
+        and getattr(value, "shape", None)
+        and len(value.shape)
+        and len(value) == len(dataset)
     ]
-    # attributes that it reads, and nothing that it calls
-    calls = set(code.co_names) - set(held)
-    return [one for one in columns if one[0] in code.co_names] if not calls else []
 
 
 @state

@@ -396,14 +396,14 @@ def _cache_of(dataset: Any) -> tuple[str, str | None]:
         file = inspect.getsourcefile(kind) or ""
     except (OSError, TypeError):
         return "", None
-    method = ""
+    method, text = "", "".join(lines)
     for number, line in enumerate(lines, first):
         begins = re.match(r"\s*(?:async )?def (\w+)", line)
         method = begins[1] if begins else method
         fills = _FILLS.search(line.partition("#")[0])
         if fills is None or method == "__init__":
             continue
-        name, text = fills["name"], "".join(lines)
+        name = fills["name"]
         bounded = rf"len\(self\.{name}\)|del self\.{name}\b|self\.{name}\.(pop\w*|clear)\("
         if isinstance(getattr(dataset, name, {}), _KINDS) and not re.search(bounded, text):
             return f"self.{name}", shown_line(file, number)

@@ -52,19 +52,11 @@ def hooks_multiply(live: Live) -> Iterator[Finding]:
 
 def _count_hooks(model: Any) -> tuple[int, Any]:
     """Hooks of all its modules, and the one that was added last."""
-    n, newest, latest = 0, None, -1
-    for count, module in enumerate(model.modules()):
-        if count >= _MOST_MODULES:
-            break
-        for name in _HOOKS:
-            hooks = getattr(module, name, None)
-            if not hooks:
-                continue
-            n += len(hooks)
-            last = next(reversed(hooks))
-            if isinstance(last, int) and last > latest:
-                newest, latest = hooks[last], last
-    return n, newest
+    modules = itertools.islice(model.modules(), _MOST_MODULES)
+    found = [hooks for one in modules for name in _HOOKS if (hooks := getattr(one, name, None))]
+    last = [(key, hooks[key]) for hooks in found if isinstance(key := next(reversed(hooks)), int)]
+    newest = max(last, key=lambda one: one[0], default=(0, None))[1]
+    return sum(map(len, found)), newest
 
 
 @state
