@@ -92,6 +92,7 @@ class Progress:
             left_s: seconds that it still takes, if that is known better than by ``share``.
             interval: of the ratio that is measured, so far; a notebook draws how it narrows.
         """
+        text = f"{self._name}: {text}" if self._name else text
         if isinstance(self._say, Progress):
             self._say.line(text, left_s=left_s, interval=interval)
             return
@@ -126,9 +127,10 @@ class Progress:
     def _draw(self) -> None:
         self._drawn_s = time.monotonic()
         text, share, left_s = self._last
-        text = printable(f"{self._name}: {text}" if self._name else text)
         if self._output is not None:
-            self._output.draw(text, share, "" if left_s is None else left(left_s), self._intervals)
+            self._output.draw(
+                printable(text), share, "" if left_s is None else left(left_s), self._intervals
+            )
 
     def hide(self) -> None:
         """Take the line away until the next one, so that something else can be printed."""

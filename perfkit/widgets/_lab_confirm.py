@@ -135,4 +135,5 @@ class _Told(Progress):
         if interval is not None:
             self._told.append(interval)
         picture = svg(self._told) if len(self._told) > 1 else ""
-        self._tell(f"{text} · {left(rest_s)}", 1 - rest_s / self._budget_s, picture)
+        said = text.partition(": ")[2]  # the Lab names the runs
+        self._tell(f"{said} · {left(rest_s)}", 1 - rest_s / self._budget_s, picture)

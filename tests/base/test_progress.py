@@ -106,7 +106,7 @@ def test_who_gets_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     Progress("", said.append).line("two", left_s=40)
     Progress("", False).line("three")
     first, second = said
-    assert first.startswith("one; about 1")
+    assert first.startswith("part: one; about 1")
     assert first.endswith(" min left")
     assert second == "two; about 40 s left"
     assert out.getvalue() == ""

@@ -246,7 +246,8 @@ def test_progress_is_told_to_who_asks(monkeypatch):
     said = []
     found = ab(sleeping, {"quick": True}, {"quick": True}, budget_s=1.0, say=said.append)
     assert any("The machine was busy: all of it" in doubt for doubt in found.warnings)
-    assert said[0].startswith("a | b: 1 blocks, ratio ")
+    assert said[0].startswith("a | b: first block; about 1 s left")
+    assert said[1].startswith("a | b: 1 block, ratio ")
     assert all("left" in line or "nearly done" in line for line in said)
 
 
