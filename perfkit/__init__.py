@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from perfkit.memory.crossings import crossings
     from perfkit.memory.fit import will_it_fit
     from perfkit.memory.leaks import find_leaks
-    from perfkit.synclint.find import find_syncs
-    from perfkit.synclint.guard import no_syncs
+    from perfkit.synclint.find import find_syncs, no_syncs
     from perfkit.widgets.lab import Lab
     from perfkit.widgets.launch import launch
     from perfkit.widgets.timeline import Timeline
@@ -83,7 +82,7 @@ _HOMES = {
     "find_leaks": "perfkit.memory.leaks",
     "find_syncs": "perfkit.synclint.find",
     "launch": "perfkit.widgets.launch",
-    "no_syncs": "perfkit.synclint.guard",
+    "no_syncs": "perfkit.synclint.find",
     "open_trace": "perfkit.advice.open_trace",
     "peaks": "perfkit.limit.kept",
     "profile": "perfkit.advice.profiling",

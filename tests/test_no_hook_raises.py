@@ -195,7 +195,6 @@ GUARDS |= {
     ("/base/collector.py", "_back_on"),
     ("/synclint/watch.py", "SyncWatch.__enter__"),
     ("/synclint/watch.py", "SyncWatch._start.<locals>.<lambda>"),
-    ("/synclint/watch.py", "SyncWatch.traced_once"),
     ("/trace/record/record.py", "Recorder.start"),
     ("/trace/record/record.py", "Recorder._begin"),
     ("/trace/record/record.py", "Recorder._end"),

@@ -87,50 +87,38 @@ def _isin(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
     return None if few else Hit("isin", [elements])
 
 
+# entry -> the operators that wait for the value of their first argument
+_READING = {
+    "allclose": "allclose",
+    "bincount": "bincount",
+    "equal": "equal",
+    "linalg": "_linalg_check_errors _linalg_eigh _linalg_eigvals _linalg_svd linalg_eig "
+    "linalg_lstsq linalg_pinv.atol_rtol_tensor",
+    "masked_select": "masked_select",
+    "nonzero": "argwhere nonzero",
+    "number": "_local_scalar_dense",
+    "one_hot": "one_hot",
+    "other": "_nested_tensor_from_mask _nested_tensor_from_mask_left_aligned",
+    "to_sparse": "_coalesce _to_sparse _to_sparse_bsc _to_sparse_bsr _to_sparse_csc "
+    "_to_sparse_csr to_sparse",
+    "unique": "_unique _unique2 unique_consecutive unique_dim unique_dim_consecutive",
+}
 _RULES: Mapping[str, Rule | None] = {
-    "aten::_coalesce": _reads("to_sparse"),
+    **{f"aten::{op}": _reads(entry) for entry, ops in _READING.items() for op in ops.split()},
     "aten::_ctc_loss": None,  # seen where it is called: only lengths on the device wait
     "aten::_ctc_loss.Tensor": None,
     "aten::_index_put_impl_": _index_put,
-    "aten::_linalg_check_errors": _reads("linalg"),
-    "aten::_linalg_eigh": _reads("linalg"),
-    "aten::_linalg_eigvals": _reads("linalg"),
-    "aten::_linalg_svd": _reads("linalg"),
-    "aten::_local_scalar_dense": _reads("number"),
-    "aten::_nested_tensor_from_mask": _reads("other"),
-    "aten::_nested_tensor_from_mask_left_aligned": _reads("other"),
-    "aten::_to_sparse": _reads("to_sparse"),
-    "aten::_to_sparse_bsc": _reads("to_sparse"),
-    "aten::_to_sparse_bsr": _reads("to_sparse"),
-    "aten::_to_sparse_csc": _reads("to_sparse"),
-    "aten::_to_sparse_csr": _reads("to_sparse"),
-    "aten::_unique": _reads("unique"),
-    "aten::_unique2": _reads("unique"),
-    "aten::allclose": _reads("allclose"),
-    "aten::argwhere": _reads("nonzero"),
-    "aten::bincount": _reads("bincount"),
-    "aten::equal": _reads("equal"),
     "aten::histc": _histc,
     "aten::index.Tensor": _index,
     "aten::index_put": _index_put,
     "aten::index_put_": _index_put,
     "aten::isin.Tensor_Tensor": _isin,
-    "aten::linalg_eig": _reads("linalg"),
-    "aten::linalg_lstsq": _reads("linalg"),
-    "aten::linalg_pinv.atol_rtol_tensor": _reads("linalg"),
     "aten::masked_fill.Tensor": _reads("masked_fill", 2),
     "aten::masked_fill_.Tensor": _reads("masked_fill", 2),
     "aten::masked_scatter_backward": _reads("masked_scatter", 1),
-    "aten::masked_select": _reads("masked_select"),
-    "aten::nonzero": _reads("nonzero"),
     "aten::normal.Tensor_Tensor": _reads("normal", 1),
     "aten::normal.float_Tensor": _reads("normal", 1),
-    "aten::one_hot": _reads("one_hot"),
     "aten::repeat_interleave.Tensor": _repeat_interleave,
-    "aten::to_sparse": _reads("to_sparse"),
-    "aten::unique_consecutive": _reads("unique"),
-    "aten::unique_dim": _reads("unique"),
-    "aten::unique_dim_consecutive": _reads("unique"),
 }
 
 

@@ -47,8 +47,6 @@ if TYPE_CHECKING:
 
 _Tensor = torch.Tensor
 _MODULE_FILE = sys.modules["torch.nn.modules.module"].__file__
-# forward lines kept for the backward pass; the older half goes when it is full
-_MOST_LINES = 200_000
 
 # operators that unite operands of no dimension too (elsewhere those may stay on the host)
 _UNITE_ALL = frozenset(
@@ -280,17 +278,14 @@ class SyncWatch:
 
     def _fetch(self, is_batch: bool, source: Any) -> Callable[[Any], None]:
         """A data loader works on the host, but for what a call puts on the device."""
-        if is_batch:
-            self._fetching += 1
-        else:
-            self._paused += 1  # for ever in the workers that it forks
-        return self.instrument.hook(self._fetched if is_batch else self._loader_began)
+        self._fetching += is_batch
+        self._paused += not is_batch  # for ever in the workers that it forks
 
-    def _fetched(self, batch: Any) -> None:
-        self._fetching -= 1
+        def ended(_: Any) -> None:
+            self._fetching -= is_batch
+            self._paused -= not is_batch
 
-    def _loader_began(self, nothing: Any) -> None:
-        self._paused -= 1
+        return self.instrument.hook(ended)
 
     def passes_over(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:
         """Tell whether this is a data loader's work on the host."""
@@ -402,8 +397,6 @@ class SyncWatch:
         site = site_of(frame)
         if site is None or (self._first_nodes and first <= self._first_nodes[-1]):
             return
-        if len(self._first_nodes) >= _MOST_LINES:
-            del self._first_nodes[: _MOST_LINES // 2], self._forward_lines[: _MOST_LINES // 2]
         self._first_nodes.append(first)
         self._forward_lines.append((end, site))
 
@@ -413,16 +406,6 @@ class SyncWatch:
             return func(*args, **kwargs)
         with self.tracer.around(self.line_of(frame)[0]):
             return func(*args, **kwargs)
-
-    def traced_once(
-        self, func: Callable[..., Any], frame: FrameType, *args: Any, **kwargs: Any
-    ) -> Any:
-        """The same where no handler of ours stands around it: a fault of ours stops here."""
-        once = _Once(func)
-        try:
-            return self.traced(once, frame, *args, **kwargs)
-        except Exception as error:
-            return self.go_on(once, error, args, kwargs)
 
     def noted_waits(self) -> list[tuple[NotedWait, int]]:
         """Return what waits, with how often it did, in the order in which it was first seen."""
@@ -931,6 +914,10 @@ def _noting(
         if not watch._paused:
             with watch.instrument.guard("noting a wait"):
                 watch.hit(entry, (), frame, api=api)
-        return watch.traced_once(original, frame, *args, **kwargs)
+        once = _Once(original)
+        try:
+            return watch.traced(once, frame, *args, **kwargs)
+        except Exception as error:  # a fault of ours stops here
+            return watch.go_on(once, error, args, kwargs)
 
     return wait

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from perfkit.synclint.branches import runs_only_without_gpu
 from perfkit.synclint.find import find_syncs
+from perfkit.synclint.sites import runs_only_without_gpu
 
 # a loop that picks its branch by the name of the device, as nanoGPT's get_batch does
 LOOP = """

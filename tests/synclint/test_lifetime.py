@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import dataloader
 
 from perfkit.base.errors import UsageError
-from perfkit.synclint.find import find_syncs
-from perfkit.synclint.guard import no_syncs
+from perfkit.synclint.find import find_syncs, no_syncs
 from perfkit.synclint.watch import SyncWatch
 
 
