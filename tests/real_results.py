@@ -325,25 +325,6 @@ def _sync() -> Any:
     return _syncs()[0]
 
 
-@_makes("SyncCheck")
-def _sync_check() -> Any:
-    from dataclasses import replace
-
-    from perfkit.base.machine import stamp
-    from perfkit.synclint.find import SyncLines
-    from perfkit.synclint.reality import SyncCheck as Made
-
-    # needs a GPU: this is what one would have seen
-    found = _syncs()
-    return Made(
-        predicted=found,
-        happened=SyncLines([replace(sync, line=sync.line + 1, waited_ms=1.0) for sync in found]),
-        elsewhere=(),
-        warnings=("the trace has <no> lines",),
-        provenance=stamp("simulated", device="a GPU"),
-    )
-
-
 # ---- traces ------------------------------------------------------------------------------
 
 

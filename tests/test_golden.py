@@ -42,7 +42,7 @@ NOT_THE_SAME = {
 }  # fmt: skip
 RUN_HERE = {
     "AllocatorHistory", "Crossing", "Crossings", "Fit", "FormatCount", "Replayed",
-    "SameResult", "SyncCheck", "SyncLine", "SyncLines",
+    "SameResult", "SyncLine", "SyncLines",
 }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ def add(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Watch the script; return 0, or 1 with ``--strict`` and a line found."""
+    from perfkit.synclint.find import NOT_SEEN
     from perfkit.synclint.script import run_script
 
     argv = arguments.args[1:] if arguments.args[:1] == ["--"] else arguments.args
@@ -43,4 +44,4 @@ def run(arguments: argparse.Namespace) -> int:
             show_error_as_its_own()
             raise
     say(found, as_json=arguments.json)
-    return int(arguments.strict and bool(found.to_dict()["syncs"]))
+    return int(arguments.strict and len(found) > len(found.of(NOT_SEEN)))

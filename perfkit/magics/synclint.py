@@ -24,7 +24,6 @@ from perfkit.magics._cell import UserCode, compile_user_code
 
 if TYPE_CHECKING:
     from perfkit.synclint.find import SyncLines
-    from perfkit.synclint.reality import SyncCheck
 
 
 @magics_class
@@ -90,7 +89,7 @@ class SynclintMagics(Magics):
             raise UsageError(f"-m {args.model}: is not a torch module but a {type(model).__name__}")
         return model
 
-    def _tell(self, result: SyncLines | SyncCheck, args: argparse.Namespace) -> None:
+    def _tell(self, result: SyncLines, args: argparse.Namespace) -> None:
         """Show, store and write what was found."""
         from perfkit import show
 
@@ -119,17 +118,16 @@ def _check(args: argparse.Namespace, cell: str | None) -> None:
     _arguments.check_flags(args, data_suffixes=(".json",))
 
 
-def _watched(code: UserCode, model: Any) -> tuple[SyncLines | SyncCheck, BaseException | None]:
-    from perfkit.synclint.reality import SyncCheck, lint
+def _watched(code: UserCode, model: Any) -> tuple[SyncLines, BaseException | None]:
+    from perfkit.synclint.reality import lint
 
     __tracebackhide__ = True
     raised: list[BaseException | None] = []
     result = lint(lambda: raised.append(code.run()), model)
     if raised[0] is not None:
-        predicted = result.predicted if isinstance(result, SyncCheck) else result
-        predicted.ended_by = type(raised[0]).__name__
+        result.ended_by = type(raised[0]).__name__
     return result, raised[0]
 
 
-def _write_json(result: SyncLines | SyncCheck, path: Path) -> None:
+def _write_json(result: SyncLines, path: Path) -> None:
     path.write_text(json.dumps(scrub(result.to_dict()), indent=1) + "\n", encoding="utf-8")

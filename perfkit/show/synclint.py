@@ -1,13 +1,16 @@
-"""What a list of syncs says, and a comparison of prediction with reality."""
+"""What a list of syncs says."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from perfkit.base.words import fmt_ms
-from perfkit.show.document import Document, Finding, Table, document_for
-from perfkit.synclint.find import SyncLine, SyncLines
-from perfkit.synclint.reality import SyncCheck
+from perfkit.base.words import fmt_ms, plural
+from perfkit.show.document import Document, Finding, document_for
+from perfkit.synclint.find import (
+    AS_PREDICTED,
+    NOT_PREDICTED,
+    NOT_SEEN,
+    SyncLine,
+    SyncLines,
+)
 
 
 @document_for(SyncLine)
@@ -21,34 +24,18 @@ def _one(sync: SyncLine) -> Document:
 
 
 @document_for(SyncLines)
-@document_for(SyncCheck)
-def _all(obj: SyncLines | SyncCheck) -> Document:
-    differences: tuple[tuple[str, Sequence[SyncLine]], ...] = ()
-    if isinstance(obj, SyncCheck):
-        differences = (
-            ("Happened, and was not predicted", obj.only_happened),
-            ("Predicted, and did not happen here", obj.only_predicted),
-        )
+def _all(syncs: SyncLines) -> Document:
+    sentence = _measured(syncs) if syncs.is_measured else _sentence(syncs)
+    if syncs.ended_by:  # what came after that is not known
+        sentence = f"Until {syncs.ended_by}: {sentence[0].lower()}{sentence[1:]}"
     return Document(
         name="sync lint",
-        sentence=_until(obj, _sentence(obj)),
-        lines=tuple(filter(None, (_seen(obj),))),
-        warnings=tuple(obj.warnings),
-        findings=tuple(map(_finding, obj.happened if isinstance(obj, SyncCheck) else obj)),
+        sentence=sentence,
+        lines=(syncs.seen,) if syncs.seen else (),
+        warnings=syncs.warnings,
+        findings=tuple(map(_finding, syncs)),
         findings_title="",
-        tables=tuple(
-            Table(
-                ("line", "code"),
-                tuple((sync.place, sync.code) for sync in syncs),
-                title=title,
-                note=str(len(syncs)),
-                align="<<",
-                code=".c",
-                open=True,
-            )
-            for title, syncs in differences
-        ),
-        foot=(obj.provenance.sentence(),),
+        foot=(syncs.provenance.sentence(),),
         kind="synclint",
     )
 
@@ -65,40 +52,39 @@ def _finding(sync: SyncLine) -> Finding:
     )
 
 
-def _seen(obj: SyncLines | SyncCheck) -> str:
-    """Say which part of the program was watched; empty where it was all."""
-    return obj.predicted.seen if isinstance(obj, SyncCheck) else obj.seen
+def _measured(syncs: SyncLines) -> str:
+    """Where the host waited, and how many of the lines were predicted, in one sentence."""
+    n = len(syncs) - len(syncs.of(NOT_SEEN))
+    waits = f"The host waited on {plural(n, 'line') if n else 'no line'}"
+    if n:
+        waited_ms = sum(sync.waited_ms or 0.0 for sync in syncs)
+        waits += f" ({fmt_ms(waited_ms)} in all, while watched)"
+    counts = [(len(syncs.of(x)), x) for x in (AS_PREDICTED, NOT_PREDICTED, NOT_SEEN)]
+    told = ", ".join(f"{count} {outcome}" for count, outcome in counts if count)
+    return f"{waits}: {told}." if told else f"{waits}, as predicted."
 
 
-def _until(obj: SyncLines | SyncCheck, sentence: str) -> str:
-    """The sentence, of code that an exception ended: what came after that is not known."""
-    ended_by = obj.predicted.ended_by if isinstance(obj, SyncCheck) else obj.ended_by
-    return f"Until {ended_by}: {sentence[0].lower()}{sentence[1:]}" if ended_by else sentence
-
-
-def _sentence(obj: SyncLines | SyncCheck) -> str:
-    """The result in one sentence."""
-    if isinstance(obj, SyncCheck):
-        return obj.sentence
-    if not obj:
-        line = "No line of what was seen" if _seen(obj) else "No line of this code"
+def _sentence(syncs: SyncLines) -> str:
+    """How many lines would wait, in one sentence."""
+    if not syncs:
+        line = "No line of what was seen" if syncs.seen else "No line of this code"
         return f"{line} would make the host wait for a GPU."
-    n, times = len(obj), sum(sync.count for sync in obj)
-    lines = "1 line" if n == 1 else f"{n} lines"
+    n, times = len(syncs), sum(sync.count for sync in syncs)
     often = "once" if times == 1 else f"{times} times"
-    where = "in what was seen" if _seen(obj) else "in this run"
-    copies = sum(sync.kind == "copy" for sync in obj)
+    where = "in what was seen" if syncs.seen else "in this run"
+    copies = sum(sync.kind == "copy" for sync in syncs)
     more = ""
     if copies:
         of_them = "for a copy to it" if copies == n else f"{copies} of these lines for a copy to it"
         more += f", {of_them}"
-    return f"{lines} would make the host wait for a GPU, {often} {where}{more}."
+    return f"{plural(n, 'line')} would make the host wait for a GPU, {often} {where}{more}."
 
 
 def _waited(sync: SyncLine) -> str:
     """Say how often the line waited, and how long if it was traced: ``3 times, 1.2 ms in all``."""
     times = f"{sync.count} times" if sync.count > 1 else ""
-    if sync.waited_ms is None:
-        return times
-    took = fmt_ms(sync.waited_ms)
-    return f"{times}, {took} in all" if times else f"waited {took}"
+    took = "" if sync.waited_ms is None else fmt_ms(sync.waited_ms)
+    if took:
+        took = f"{took} in all" if times else f"waited {took}"
+    outcome = "" if sync.outcome == AS_PREDICTED else sync.outcome
+    return ", ".join(filter(None, (times, took, outcome)))

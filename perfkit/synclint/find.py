@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 _ITS_BACKWARD = "its backward"
 
+# a line's outcome on a GPU
+AS_PREDICTED, NOT_PREDICTED, NOT_SEEN = "as predicted", "not predicted", "predicted but not seen"
+
 
 @dataclass(frozen=True)
 class SyncLine(Shown):
@@ -58,6 +61,8 @@ class SyncLine(Shown):
         below: where ``file`` is a library's: the user's line that called it, the one that did most
             often and how many others; else empty.
         example: short code that does without, with other names; empty where none fits.
+        outcome: ``"as predicted"``, ``"not predicted"`` or ``"predicted but not seen"``, if a GPU
+            was asked; else empty.
     """
 
     file: str
@@ -73,6 +78,7 @@ class SyncLine(Shown):
     kind: str = "value"
     below: str = ""
     example: str = ""
+    outcome: str = ""
 
     @property
     def at(self) -> tuple[str, int]:
@@ -84,7 +90,7 @@ class SyncLines(list[SyncLine], Shown):
     """A list of :class:`SyncLine`, by file and line, that shows itself as a report.
 
     Attributes:
-        provenance: predicted, and from a run on which machine.
+        provenance: predicted, or measured on a GPU, and on which machine.
         warnings: what makes the list doubtful.
         seen: which part of the program was watched, where that is not all that was run.
         ended_by: name of the exception that ended the code, after which no line was seen; else
@@ -107,6 +113,15 @@ class SyncLines(list[SyncLine], Shown):
 
     def __str__(self) -> str:
         return Shown.__str__(self)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a GPU was asked which of the lines wait."""
+        return self.provenance.kind == "measured here"
+
+    def of(self, outcome: str) -> list[SyncLine]:
+        """The lines with this outcome."""
+        return [sync for sync in self if sync.outcome == outcome]
 
     def to_dict(self) -> dict[str, Any]:
         """The list under the key ``"syncs"``, as plain JSON types."""

@@ -7,17 +7,24 @@ for how long.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from perfkit.base.device import accelerators, here
-from perfkit.base.display import Shown
 from perfkit.base.errors import MissingError
-from perfkit.base.machine import Provenance, stamp
+from perfkit.base.machine import stamp
 from perfkit.base.statement import statement
-from perfkit.base.words import fmt_ms, plural
+from perfkit.base.words import fmt_ms
 from perfkit.synclint.catalogue import CATALOGUE
-from perfkit.synclint.find import SyncLine, SyncLines, find_syncs, syncs_of
+from perfkit.synclint.find import (
+    AS_PREDICTED,
+    NOT_PREDICTED,
+    NOT_SEEN,
+    SyncLine,
+    SyncLines,
+    find_syncs,
+    syncs_of,
+)
 from perfkit.synclint.sites import Site, place, spelled
 from perfkit.synclint.tracer import Tracer
 from perfkit.trace.ask.waits import Wait
@@ -35,80 +42,11 @@ _UNSEEN = frozenset(
 _COPYING = (".to(", ".cuda(", "device=", "as_tensor(", "tensor(")
 
 
-@dataclass(frozen=True)
-class SyncCheck(Shown):
-    """Prediction and reality of one run on a GPU, line by line.
-
-    Attributes:
-        predicted: what the operations said.
-        happened: where the host waited.
-        elsewhere: waits outside of torch's operators, which belong to no line.
-        warnings: what makes the comparison doubtful.
-        provenance: measured on which GPU.
-    """
-
-    predicted: SyncLines
-    happened: SyncLines
-    elsewhere: tuple[Wait, ...]
-    warnings: tuple[str, ...]
-    provenance: Provenance
-
-    @property
-    def agreed(self) -> tuple[SyncLine, ...]:
-        """Lines on which both say so."""
-        return tuple(s for s in self.happened if s.at in {p.at for p in self.predicted})
-
-    @property
-    def only_predicted(self) -> tuple[SyncLine, ...]:
-        """Predicted, and no wait was seen."""
-        return tuple(s for s in self.predicted if s.at not in {h.at for h in self.happened})
-
-    @property
-    def only_happened(self) -> tuple[SyncLine, ...]:
-        """A wait was seen that was not predicted."""
-        return tuple(s for s in self.happened if s.at not in {p.at for p in self.predicted})
-
-    @property
-    def waited_ms(self) -> float:
-        """Host time in all waits of the run, in ms, elsewhere too."""
-        lines = sum(sync.waited_ms or 0.0 for sync in self.happened)
-        return lines + sum(wait.cost_us for wait in self.elsewhere) / 1e3
-
-    @property
-    def sentence(self) -> str:
-        """The result in one sentence."""
-        n = len(self.happened)
-        waits = f"The host waited on {plural(n, 'line') if n else 'no line'}"
-        if n:
-            waits += f" ({fmt_ms(self.waited_ms)} in all, while watched)"
-        counts = [
-            (len(self.agreed), "as predicted"),
-            (len(self.only_happened), "not predicted"),
-            (len(self.only_predicted), "predicted that did not happen"),
-        ]
-        told = ", ".join(f"{count} {how}" for count, how in counts if count)
-        return f"{waits}: {told}." if told else f"{waits}, as predicted."
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
-        names = ("agreed", "only_predicted", "only_happened")
-        return {
-            "sentence": self.sentence,
-            "syncs": [sync.to_dict() for sync in self.happened],
-            "predicted": [sync.to_dict() for sync in self.predicted],
-            **{name: [list(s.at) for s in getattr(self, name)] for name in names},
-            "elsewhere": [
-                {"calls": list(wait.calls), "waited_ms": wait.cost_us / 1e3}
-                for wait in self.elsewhere
-            ],
-            "waited_ms": self.waited_ms,
-            "warnings": list(self.warnings),
-            "provenance": self.provenance.to_dict(),
-        }
-
-
-def check_syncs(step: Callable[[], object], model: torch.nn.Module | None = None) -> SyncCheck:
+def check_syncs(step: Callable[[], object], model: torch.nn.Module | None = None) -> SyncLines:
     """Run ``step()`` twice on a GPU: to warm up, then to compare prediction with reality.
+
+    Returns:
+        Predicted lines and others that waited, each with its ``outcome``.
 
     Raises:
         MissingError: there is no GPU, the step does not use it, or there is no trace of it.
@@ -121,14 +59,14 @@ def check_syncs(step: Callable[[], object], model: torch.nn.Module | None = None
         )
     step()  # the first run loads kernels and makes states, once
     result = lint(step, model)
-    if isinstance(result, SyncCheck):
-        return result
-    raise MissingError(f"check_syncs: {result.warnings[-1]}")
+    if not result.is_measured:
+        raise MissingError(f"check_syncs: {result.warnings[-1]}")
+    return result
 
 
 def lint(
     run: Callable[[], object], model: torch.nn.Module | None = None, *, late: bool = False
-) -> SyncLines | SyncCheck:
+) -> SyncLines:
     """Run it once; on a GPU compare prediction with reality, else only predict.
 
     Args:
@@ -157,23 +95,20 @@ def lint(
     return predicted
 
 
-def _compared(predicted: SyncLines, traced: Sequence[tuple[Site | None, Wait]]) -> SyncCheck:
+def _compared(predicted: SyncLines, traced: Sequence[tuple[Site | None, Wait]]) -> SyncLines:
     """Put prediction and reality side by side, line by line."""
     foretold = {sync.at: sync for sync in predicted}
     lines: dict[tuple[str, int], tuple[Site, list[Wait]]] = {}
     for site, wait in traced:
         if site is not None:
             lines.setdefault((site.file, site.line), (site, []))[1].append(wait)
-    happened = [_happened(*seen, foretold.get(at)) for at, seen in lines.items()]
-    happened += [sync for at, sync in foretold.items() if at not in lines and sync.op in _UNSEEN]
-    elsewhere = tuple(wait for site, wait in traced if site is None)
-    measured = stamp("measured here")
-    return SyncCheck(
-        predicted=predicted,
-        happened=SyncLines(sorted(happened, key=lambda sync: sync.at), provenance=measured),
-        elsewhere=elsewhere,
-        warnings=(*predicted.warnings, *_told_of(elsewhere)),
-        provenance=measured,
+    found = [_happened(*seen, foretold.pop(at, None)) for at, seen in lines.items()]
+    for sync in foretold.values():
+        found.append(replace(sync, outcome=AS_PREDICTED if sync.op in _UNSEEN else NOT_SEEN))
+    return SyncLines(
+        sorted(found, key=lambda sync: sync.at),
+        provenance=stamp("measured here"),
+        warnings=(*predicted.warnings, *_told_of([wait for site, wait in traced if site is None])),
     )
 
 
@@ -192,7 +127,7 @@ def _told_of(elsewhere: Sequence[Wait]) -> Iterator[str]:
 def _happened(site: Site, waits: Sequence[Wait], foretold: SyncLine | None) -> SyncLine:
     waited_ms = sum(wait.cost_us for wait in waits) / 1e3
     if foretold is not None:
-        return replace(foretold, count=len(waits), waited_ms=waited_ms)
+        return replace(foretold, count=len(waits), waited_ms=waited_ms, outcome=AS_PREDICTED)
     code = statement(site.file, site.line)
     is_copy = any("HtoD" in wait.copy for wait in waits) or any(word in code for word in _COPYING)
     entry = CATALOGUE["copy_to_device" if is_copy else "other"]
@@ -206,4 +141,5 @@ def _happened(site: Site, waits: Sequence[Wait], foretold: SyncLine | None) -> S
         code=code,
         place=place(site.file, site.line),
         waited_ms=waited_ms,
+        outcome=NOT_PREDICTED,
     )

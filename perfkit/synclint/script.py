@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +14,13 @@ from perfkit.base.words import plural
 
 if TYPE_CHECKING:
     from perfkit.synclint.find import SyncLines
-    from perfkit.synclint.reality import SyncCheck
 
 
 class _Enough(BaseException):
     """Unwinds the script; no ``except Exception`` of its own stops it."""
 
 
-def run_script(
-    path: str | Path, argv: Sequence[str] = (), *, steps: int = 2
-) -> SyncLines | SyncCheck:
+def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) -> SyncLines:
     """Run a script as ``python path argv…`` would, and list the lines that make a GPU wait.
 
     What comes before the first module runs is set-up, which waits once, and is not listed, unless
@@ -49,7 +45,6 @@ def run_script(
         register_optimizer_step_pre_hook,
     )
 
-    from perfkit.synclint.find import SyncLines
     from perfkit.synclint.reality import lint
     from perfkit.synclint.watch import SyncWatch
 
@@ -99,8 +94,7 @@ def run_script(
         stack.callback(register_optimizer_step_pre_hook(before_step).remove)
         stack.callback(register_optimizer_step_post_hook(after_step).remove)
         stack.callback(register_module_forward_pre_hook(before_module).remove)
-        result = lint(run, late=True)
-    syncs = result if isinstance(result, SyncLines) else result.predicted
+        syncs = lint(run, late=True)
     start = (
         "the first forward pass, without the set-up before it"
         if skipped
@@ -115,8 +109,5 @@ def run_script(
     )
     syncs.seen = f"Seen: from {start}, to {end}."
     if instrument.failure is not None:
-        failed = instrument.failure.sentence()
-        syncs.warnings += (failed,)
-        if not isinstance(result, SyncLines):
-            return replace(result, warnings=(*result.warnings, failed))
-    return result
+        syncs.warnings += (instrument.failure.sentence(),)
+    return syncs

@@ -25,6 +25,7 @@ import torch
 from perfkit.base.errors import MissingError
 from perfkit.base.machine import stamp
 from perfkit.synclint.catalogue import CATALOGUE
+from perfkit.synclint.find import AS_PREDICTED, NOT_PREDICTED, NOT_SEEN
 from perfkit.synclint.reality import check_syncs
 
 _HERE = Path(__file__).resolve().parent.parent / "synclint"
@@ -81,11 +82,10 @@ def outcome(make: Callable[[], Callable[[], object]]) -> dict[str, Any]:
     except Exception as error:  # one that a device refuses must not lose the others
         return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
     return {
-        "agreed": _lines(check.agreed),
-        "only_predicted": _lines(check.only_predicted),
-        "only_seen": _lines(check.only_happened),
-        "elsewhere": len(check.elsewhere),
-        "waited_ms": check.waited_ms,
+        "agreed": _lines(check.of(AS_PREDICTED)),
+        "only_predicted": _lines(check.of(NOT_SEEN)),
+        "only_seen": _lines(check.of(NOT_PREDICTED)),
+        "waited_ms": sum(sync.waited_ms or 0.0 for sync in check),
         "warnings": list(check.warnings),
     }
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from perfkit.synclint.find import find_syncs
+from perfkit.synclint.find import AS_PREDICTED, find_syncs
 from perfkit.synclint.reality import check_syncs
 
 # the engine's limit is 60: the innermost pass is the first of the other thread
@@ -54,7 +54,8 @@ def test_the_trace_knows_the_line_of_such_a_wait(gpu: Any) -> None:
         _Deep.apply(layer(torch.randn(8, 4)), _DEEP).sum().backward()  # type: ignore[no-untyped-call]
 
     check = check_syncs(step)
-    (found,) = check.agreed
+    (found,) = check.of(AS_PREDICTED)
     assert "x[x > 0]" in found.code
     assert found.count == 2  # in the engine's thread, where both passes run
-    assert check.only_happened == check.only_predicted == check.elsewhere == ()
+    assert [one.outcome for one in check] == [AS_PREDICTED]
+    assert check.warnings == ()

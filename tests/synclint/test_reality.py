@@ -12,8 +12,8 @@ from torch import nn
 
 from perfkit.base.errors import MissingError
 from perfkit.base.words import fmt_ms
-from perfkit.synclint.find import SyncLines
-from perfkit.synclint.reality import SyncCheck, check_syncs, lint
+from perfkit.synclint.find import AS_PREDICTED, NOT_PREDICTED, NOT_SEEN
+from perfkit.synclint.reality import check_syncs, lint
 
 
 def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
@@ -28,41 +28,46 @@ def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
         torch.cuda.empty_cache()
 
     check = check_syncs(step)
-    assert isinstance(check, SyncCheck)
-    assert [s.code for s in check.agreed] == ["y.sum().item()", "torch.cuda.empty_cache()"]
-    assert [s.code for s in check.only_predicted] == ["y.tolist()"]
-    assert [s.code for s in check.only_happened] == ["torch.ones(1, device=y.device)"]
-    assert "pinned memory" in check.only_happened[0].why
-    assert check.sentence == (
-        f"The host waited on 3 lines ({fmt_ms(check.waited_ms)} in all, while watched): "
-        "2 as predicted, 1 not predicted, 1 predicted that did not happen."
+    assert check.is_measured
+    assert [s.code for s in check.of(AS_PREDICTED)] == [
+        "y.sum().item()",
+        "torch.cuda.empty_cache()",
+    ]
+    assert [s.code for s in check.of(NOT_SEEN)] == ["y.tolist()"]
+    assert [s.code for s in check.of(NOT_PREDICTED)] == ["torch.ones(1, device=y.device)"]
+    assert "pinned memory" in check.of(NOT_PREDICTED)[0].why
+    said = str(check)
+    waited = fmt_ms(sum(one.waited_ms or 0.0 for one in check))
+    assert " ".join(said.split()).startswith(
+        f"The host waited on 3 lines ({waited} in all, while watched): "
+        "2 as predicted, 1 not predicted, 1 predicted but not seen."
     )
     assert check.provenance.kind == "measured here"
-    data = json.loads(json.dumps(check.to_dict()))
-    assert len(data["only_predicted"]) == len(data["only_happened"]) == 1
-    assert "Predicted, and did not happen here (1)" in str(check)
+    outcomes = [one["outcome"] for one in json.loads(json.dumps(check.to_dict()))["syncs"]]
+    assert outcomes == [AS_PREDICTED, NOT_SEEN, NOT_PREDICTED, AS_PREDICTED]
+    assert "(predicted but not seen)" in said
     assert "pk-report" in check._repr_html_()
 
 
 def test_the_sentence_has_no_part_that_counts_nothing(gpu: Any) -> None:
     gpu.traces = {"aten::_local_scalar_dense": "", "aten::cumsum": ""}
     net = nn.Linear(3, 2)
-    said = check_syncs(lambda: net(torch.randn(4, 3)).sum().item()).sentence
+    said = check_syncs(lambda: net(torch.randn(4, 3)).sum().item()).to_text()
     assert said.startswith("The host waited on 1 line (")
-    assert said.endswith("in all, while watched): 1 as predicted.")
+    assert "in all, while watched): 1 as predicted." in " ".join(said.split())
 
-    def only_predicted() -> None:
-        net(torch.randn(4, 3)).cumsum(0)
+    def not_as_predicted() -> None:
+        torch.ones(3).cumsum(0)
         torch.ones(4).equal(net(torch.randn(4, 3)).detach()[:, 0])
 
-    assert "1 predicted that did not happen." in check_syncs(only_predicted).sentence
-    assert "predicted that" not in check_syncs(lambda: torch.ones(3).cumsum(0)).sentence
+    said = " ".join(check_syncs(not_as_predicted).to_text().split())
+    assert "while watched): 1 not predicted, 1 predicted but not seen." in said
 
 
 def test_without_a_trace_it_only_predicts_and_says_why(gpu: Any) -> None:
     net = nn.Linear(3, 2)
     found = lint(lambda: net(torch.randn(4, 3)).sum().item())
-    assert isinstance(found, SyncLines)
+    assert not found.is_measured
     assert len(found) == 1
     assert "no calls of the CUDA runtime" in found.warnings[-1]
     with pytest.raises(MissingError, match="no calls of the CUDA runtime"):
@@ -74,7 +79,7 @@ def test_without_a_gpu_it_says_what_to_use_instead() -> None:
         pytest.skip("there is one")
     with pytest.raises(MissingError, match="find_syncs predicts"):
         check_syncs(lambda: None)
-    assert isinstance(lint(lambda: None), SyncLines)
+    assert not lint(lambda: None).is_measured
 
 
 @pytest.mark.gpu
@@ -91,9 +96,9 @@ def test_a_batch_that_is_sent_is_predicted_whatever_the_spelling(
         nn.functional.cross_entropy(net(send(x)), send(target)).backward()
 
     check = check_syncs(step, net)
-    assert sum(one.count for one in check.agreed) == 2
-    assert not check.only_happened
-    assert not check.only_predicted
+    assert sum(one.count for one in check.of(AS_PREDICTED)) == 2
+    assert not check.of(NOT_PREDICTED)
+    assert not check.of(NOT_SEEN)
 
 
 @pytest.mark.gpu
@@ -107,8 +112,8 @@ def test_a_copy_to_a_device_in_a_variable_is_known_by_where_it_goes() -> None:
         x.to(host)
 
     check = check_syncs(step)
-    assert [one.code for one in check.agreed] == ["x.to(host)"]
-    assert check.only_happened == check.only_predicted == ()
+    assert [one.code for one in check.of(AS_PREDICTED)] == ["x.to(host)"]
+    assert len(check.of(AS_PREDICTED)) == len(check)
 
 
 @pytest.mark.gpu
@@ -136,8 +141,8 @@ def test_a_copy_into_a_tensor_of_the_other_side_is_predicted() -> None:
 
     check = check_syncs(step)
     copies = ["static.copy_(data)", "static[0, 0].copy_(one)", "kept.copy_(static)"]
-    assert [one.code for one in check.agreed] == copies
-    assert check.only_happened == check.only_predicted == ()
+    assert [one.code for one in check.of(AS_PREDICTED)] == copies
+    assert len(check.of(AS_PREDICTED)) == len(check)
 
 
 @pytest.mark.gpu
@@ -154,6 +159,6 @@ def test_on_a_real_gpu() -> None:
         y.detach().cpu()
 
     check = check_syncs(step)
-    assert len(check.agreed) == 3
-    assert not check.only_predicted
-    assert not check.only_happened
+    assert len(check.of(AS_PREDICTED)) == 3
+    assert not check.of(NOT_SEEN)
+    assert not check.of(NOT_PREDICTED)

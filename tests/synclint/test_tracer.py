@@ -15,7 +15,8 @@ from perfkit.base import torch_compat
 from perfkit.base.device import of
 from perfkit.base.errors import ProfilerBusyError
 from perfkit.base.words import fmt_ms
-from perfkit.synclint.reality import SyncCheck, check_syncs, lint
+from perfkit.synclint.find import AS_PREDICTED, NOT_PREDICTED, NOT_SEEN, SyncLines
+from perfkit.synclint.reality import check_syncs, lint
 from perfkit.synclint.script import run_script
 from perfkit.synclint.watch import SyncWatch
 
@@ -28,9 +29,9 @@ def net() -> nn.Module:
     return nn.Linear(3, 2)
 
 
-def _check(result: object) -> SyncCheck:
-    assert isinstance(result, SyncCheck)
-    return result
+def _check(found: SyncLines) -> SyncLines:
+    assert found.is_measured
+    return found
 
 
 def _codes(syncs: Any) -> list[str]:
@@ -47,12 +48,11 @@ def test_a_wait_in_the_trace_is_a_wait_of_its_line_with_its_time(gpu: Any, net: 
 
     check = _check(check_syncs(step))
     assert check.warnings == ()
-    (sync,) = check.agreed
+    (sync,) = check.of(AS_PREDICTED)
     assert (sync.code, sync.count) == ("loss.item()", 3)
     assert sync.waited_ms is not None
     assert sync.waited_ms > 0
-    assert check.waited_ms == sync.waited_ms
-    assert check.only_predicted == check.only_happened == ()
+    assert check.of(NOT_SEEN) == check.of(NOT_PREDICTED) == []
     assert f"3 times, {fmt_ms(sync.waited_ms)} in all" in str(check)
     assert json.loads(json.dumps(check.to_dict()))["syncs"][0]["waited_ms"] == sync.waited_ms
 
@@ -69,9 +69,9 @@ def test_what_printing_waits_for_belongs_to_the_line_that_prints(
         show(y)
 
     check = _check(check_syncs(step))
-    assert _codes(check.agreed) == ["show(y)"]
-    assert check.elsewhere == ()
-    assert check.only_happened == check.only_predicted == ()
+    assert _codes(check.of(AS_PREDICTED)) == ["show(y)"]
+    assert check.warnings == ()
+    assert check.of(NOT_PREDICTED) == check.of(NOT_SEEN) == []
 
 
 def test_what_the_trace_does_not_show_did_not_happen(gpu: Any, net: nn.Module) -> None:
@@ -83,8 +83,8 @@ def test_what_the_trace_does_not_show_did_not_happen(gpu: Any, net: nn.Module) -
         y.nonzero()
 
     check = _check(check_syncs(step))
-    assert _codes(check.agreed) == ["y.nonzero()"]
-    assert _codes(check.only_predicted) == ["y.sum().item()"]
+    assert _codes(check.of(AS_PREDICTED)) == ["y.nonzero()"]
+    assert _codes(check.of(NOT_SEEN)) == ["y.sum().item()"]
 
 
 def test_a_wait_of_the_backward_pass_belongs_to_its_line_of_the_forward_pass(
@@ -100,8 +100,8 @@ def test_a_wait_of_the_backward_pass_belongs_to_its_line_of_the_forward_pass(
         loss.backward()
 
     check = _check(check_syncs(step))
-    assert _codes(check.happened) == ["chosen = y[y > 0]"]
-    assert check.only_happened == check.only_predicted == ()
+    assert _codes(check) == ["chosen = y[y > 0]"]
+    assert check.of(NOT_PREDICTED) == check.of(NOT_SEEN) == []
 
 
 def test_a_copy_to_the_device_is_told_as_one(gpu: Any, net: nn.Module) -> None:
@@ -110,7 +110,7 @@ def test_a_copy_to_the_device_is_told_as_one(gpu: Any, net: nn.Module) -> None:
     def step() -> None:
         net(torch.randn(4, 3).clone())
 
-    (sync,) = _check(check_syncs(step)).only_happened
+    (sync,) = check_syncs(step).of(NOT_PREDICTED)
     assert "pinned memory" in sync.why
     assert sync.op == "torch.randn(4, 3).clone"
 
@@ -125,10 +125,8 @@ def test_a_wait_outside_of_all_operators_is_told(gpu: Any, net: nn.Module) -> No
         torch.ones(3)
 
     check = _check(check_syncs(step))
-    assert check.happened == []
-    assert len(check.elsewhere) == 1
+    assert check == []
     assert "1 more wait (cudaStreamSynchronize" in " ".join(check.warnings)
-    assert check.to_dict()["elsewhere"][0]["calls"] == ["cudaStreamSynchronize"]
 
 
 def test_waits_for_events_and_streams_have_their_lines(
@@ -149,8 +147,8 @@ def test_waits_for_events_and_streams_have_their_lines(
         event.synchronize()
 
     check = _check(check_syncs(step))
-    assert _codes(check.agreed) == ["event.synchronize()"]
-    assert check.agreed[0].waited_ms is not None
+    assert _codes(check.of(AS_PREDICTED)) == ["event.synchronize()"]
+    assert check.of(AS_PREDICTED)[0].waited_ms is not None
     assert Event.synchronize is original
 
 
@@ -192,8 +190,8 @@ def test_a_loaders_own_waits_are_not_the_users_lines(gpu: Any, net: nn.Module) -
             net(batch)
 
     check = _check(check_syncs(step))
-    assert check.happened == []
-    assert check.elsewhere  # seen, but nobody's line
+    assert check == []
+    assert "outside of torch's operators" in " ".join(check.warnings)  # seen, but nobody's line
 
 
 def test_the_set_up_of_a_script_is_not_traced(gpu: Any, tmp_path: Path) -> None:
@@ -211,8 +209,8 @@ def test_the_set_up_of_a_script_is_not_traced(gpu: Any, tmp_path: Path) -> None:
     check = _check(run_script(script))
     assert torch.utils.data.DataLoader.__iter__ is iterate
     assert torch.autograd._engine_run_backward is run  # type: ignore[attr-defined]
-    assert [(sync.line, sync.count) for sync in check.happened] == [(6, 2)]
-    assert check.only_happened == check.only_predicted == ()
+    assert [(sync.line, sync.count) for sync in check] == [(6, 2)]
+    assert check.of(NOT_PREDICTED) == check.of(NOT_SEEN) == []
 
 
 def test_beside_a_profiler_that_runs_already_it_does_without(gpu: Any, net: nn.Module) -> None:

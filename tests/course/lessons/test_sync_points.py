@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from perfkit.base.machine import stamp
 from perfkit.course.kit.claim import claim
 from perfkit.course.kit.simulated_gpu import simulate, what_if
 from perfkit.course.ledger.settle import Settled
@@ -35,7 +34,6 @@ from perfkit.course.lessons.lesson_07_sync_points.pictures import (
 )
 from perfkit.course.lessons.lesson_07_sync_points.traffic import work_of
 from perfkit.synclint.find import SyncLine, SyncLines
-from perfkit.synclint.reality import SyncCheck
 
 
 def _right(logits: Any, target: Any) -> Any:
@@ -236,22 +234,23 @@ def test_on_a_gpu_the_prediction_is_recorded_beside_what_happened(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     line = SyncLine(
-        "train.py", 3, "x[mask]", "why", "instead", 2, "x[mask]", "train.py:3", waited_ms=1.5
+        "train.py",
+        3,
+        "x[mask]",
+        "why",
+        "instead",
+        2,
+        "x[mask]",
+        "train.py:3",
+        waited_ms=1.5,
+        outcome="as predicted",
     )
-    other = replace(line, line=4, count=1)
-    seen = SyncLines([line])
+    other = replace(line, line=4, count=1, outcome="not predicted")
 
-    def checked(step: Callable[[], object], model: object) -> SyncCheck:
+    def checked(step: Callable[[], object], model: object) -> SyncLines:
         step()
         checks.append(step)
-        happened = SyncLines([line, other]) if len(checks) == 1 else SyncLines()
-        return SyncCheck(
-            predicted=seen if len(checks) == 1 else SyncLines(),
-            happened=happened,
-            elsewhere=(),
-            warnings=(),
-            provenance=stamp(),
-        )
+        return SyncLines([line, other] if len(checks) == 1 else [])
 
     checks: list[object] = []
     monkeypatch.setattr(measured, "check_syncs", checked)
@@ -265,7 +264,6 @@ def test_on_a_gpu_the_prediction_is_recorded_beside_what_happened(
     assert value["seen_before"] == 3
     assert value["waited_before"] == 3.0
     assert value["lines_agreed_before"] == value["lines_only_seen_before"] == 1
-    assert value["elsewhere_before"] == 0
     assert value["seen_after"] == value["waited_after"] == value["lines_agreed_after"] == 0
     assert criteria._said_of(figures) == ("; seen there 3 before and 0 after, lines that differ: 1")
     assert criteria._said_of({}) == ""

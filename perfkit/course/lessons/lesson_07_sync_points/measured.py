@@ -21,7 +21,7 @@ from perfkit.measure.compare import Comparison, compare
 from perfkit.memory.crossings import crossings
 from perfkit.memory.graphs import nodes_of
 from perfkit.memory.tracker import Tracker
-from perfkit.synclint.find import find_syncs
+from perfkit.synclint.find import AS_PREDICTED, NOT_PREDICTED, NOT_SEEN, find_syncs
 from perfkit.synclint.reality import check_syncs
 
 _N, _SIDE = 8, 128
@@ -195,14 +195,13 @@ def _as_it_happened(model: torch.nn.Module, old: _Loss, new: _Loss) -> dict[str,
     for when, loss in (("before", old), ("after", new)):
         check = check_syncs(partial(_backward, loss), model)
         counts = {
-            f"seen_{when}": sum(one.count for one in check.happened),
-            f"elsewhere_{when}": len(check.elsewhere),
-            f"lines_agreed_{when}": len(check.agreed),
-            f"lines_only_predicted_{when}": len(check.only_predicted),
-            f"lines_only_seen_{when}": len(check.only_happened),
+            f"seen_{when}": sum(one.count for one in check if one.outcome != NOT_SEEN),
+            f"lines_agreed_{when}": len(check.of(AS_PREDICTED)),
+            f"lines_only_predicted_{when}": len(check.of(NOT_SEEN)),
+            f"lines_only_seen_{when}": len(check.of(NOT_PREDICTED)),
         }
         figures |= {name: Figure.exact(count) for name, count in counts.items()}
-        figures[f"waited_{when}"] = Figure(check.waited_ms, "ms")
+        figures[f"waited_{when}"] = Figure(sum(x.waited_ms or 0.0 for x in check), "ms")
     return figures
 
 

@@ -9,6 +9,7 @@ import torch
 
 from perfkit.advice.profiling import profile
 from perfkit.base.errors import MissingError
+from perfkit.synclint.find import NOT_SEEN, find_syncs
 from perfkit.synclint.reality import check_syncs
 
 
@@ -42,6 +43,6 @@ def on_gpu(step: Callable[[], object], model: torch.nn.Module) -> OnGpu:
     launches = sum(one.n_launches for one in found.operators)
     return OnGpu(
         round(launches / max(found.n_steps, 1)),
-        sum(one.count for one in check.happened),
-        sum(one.count for one in check.predicted),
+        sum(one.count for one in check if one.outcome != NOT_SEEN),
+        sum(one.count for one in find_syncs(step, model)),
     )
