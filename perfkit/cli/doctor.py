@@ -73,5 +73,5 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--{flag} is for --peaks: give both")
     from perfkit.base.machine import doctor
 
-    say(doctor(), as_json=arguments.json)
+    say(doctor(), as_json=arguments.json, verbose=arguments.verbose)
     return 0

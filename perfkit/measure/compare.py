@@ -89,6 +89,7 @@ class Comparison(Shown):
         repeats: calls of each per letter (more than 1 for very short callables).
         stopped: why measuring ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
         duration_s: how long it took in all, including warm-up.
+        ratios: of each block, in their order.
         detectable: the smallest difference that such a comparison detects with 80 % probability, as
             a share (0.03 is a ratio of 1.03), predicted from the spread of the blocks: see
             :attr:`perfkit.measure.paired.Interval.detectable`. None if there are too few blocks.
@@ -110,6 +111,7 @@ class Comparison(Shown):
     stopped: str = "time budget"
     duration_s: float = 0.0
     detectable: float | None = None
+    ratios: tuple[float, ...] = ()
 
     @property
     def faster(self) -> str:
@@ -271,6 +273,7 @@ def _in_turn(
         high=interval.high,
         confidence=interval.confidence,
         n_blocks=len(a_ms),
+        ratios=tuple((a_ms.mean(axis=1) / b_ms.mean(axis=1)).tolist()) if (b_ms > 0).all() else (),
         different=interval.different,
         sentence=sentence(names, interval),
         warnings=doubts(

@@ -117,6 +117,7 @@ class LeakReport(Shown):
             but does not show what takes the place of something that was freed.
         warnings: what is doubtful.
         provenance: where and when this was measured.
+        alive_bytes: steps after which was looked, and the memory of all tensors then.
         containers: lists, dicts and sets that gained at least one entry a step: the way to each
             from a name that the user knows, and entries a step.
     """
@@ -132,6 +133,7 @@ class LeakReport(Shown):
     heap_bytes_per_step: float | None = None
     resident_bytes_per_step: float = 0.0
     containers: tuple[tuple[str, float], ...] = ()
+    alive_bytes: tuple[tuple[int, int], ...] = ()
 
     @property
     def process_bytes_per_step(self) -> float:
@@ -254,6 +256,7 @@ def _watched(step: Callable[[], Any], steps: int, progress: Progress) -> LeakRep
         heap_bytes_per_step=_steady_rise(looked_at, heap),
         resident_bytes_per_step=_steady_rise(looked_at, resident) or 0.0,
         containers=containers,
+        alive_bytes=tuple(zip(looked_at, totals, strict=True)),
     )
 
 

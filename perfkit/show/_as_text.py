@@ -19,6 +19,8 @@ def as_text(document: Document, *, brief: bool = False) -> str:
 
 # Lines that a terminal of its usual size shows at once.
 _SCREEN = 25
+# A table of less of its lines says too little: title, header, rule, two rows and a mark.
+_LEAST_TABLE = 6
 # Lines of code that the first finding shows at most, and each other one: as many as find room.
 _CODE_LINES = ((10, 10), (10, 6), (10, 4), (10, 3), (8, 2), (8, 1), (8, 0), (6, 0), (4, 0), (2, 0))
 
@@ -34,25 +36,35 @@ def _first_screen(of: Document) -> list[str]:
     bars = "\n".join(
         line_bar(bar.title.partition(" (")[0].partition(", ")[0], bar.segments) for bar in of.bars
     )
-    tables = [_table(t) for t in of.tables if t.rows and t.brief]
     advice = [wrap(f"- {a}", hang="  ") for a in of.advice]
-    drawn = [one.as_text() for one in of.pictures[: not bars] if not one.folds]
+    pictures = of.pictures[: not bars]
+    drawn = [one.as_text() for one in pictures if one.glyphs and not one.folds]
     said = filter(None, ("\n".join(head), bars, *drawn, "\n".join(advice)))
-    foot = [wrap(of.foot[-1], hang="  ")] if of.foot else []
-    foot += [wrap(f"More with -v, or print(result.to_text()): {more}.", hang="  ")
-             for more in [", ".join(_left_out(of))] if more]  # fmt: skip
-    before, last = list(said), "\n".join(foot)
-    beyond = tables + [_indented(f"{fold.title}:", fold.body) for fold in of.folds]
-    beyond += ["\n\n".join(_first_screen(section)) for section in of.sections]
+    before = list(said)
+    beyond = [_indented(f"{fold.title}:", fold.body) for fold in of.folds]
+    beyond += [wrap(one.answer) for one in of.sections]
+    last = [wrap(of.foot[-1], hang="  ")] if of.foot else []
     for first, other in _CODE_LINES:
         findings = "\n".join(
             _first_finding(i, found, first if i == 1 else other)
             for i, found in enumerate(of.findings, 1)
         )
-        screen = list(filter(None, (*before, findings, *beyond, last)))
-        if "\n\n".join(screen).count("\n") < _SCREEN:
+        fixed = list(filter(None, (*before, findings, *beyond, "\n".join(last))))
+        room = _SCREEN - 1 - sum(block.count("\n") + 2 for block in fixed)
+        if room >= 0:
             break
-    return screen
+    tables = []
+    n_left = 0
+    for t in of.tables:
+        lines = _table(t).splitlines() if t.rows and t.brief else []
+        shown = lines if len(lines) < room else [*lines[: room - 2], "  …"]
+        if lines and len(shown) >= min(_LEAST_TABLE, len(lines)):
+            tables.append("\n".join(shown))
+            room -= len(shown) + 1
+        n_left += shown != lines
+    if more := ", ".join(_left_out(of, n_left)):
+        last.append(wrap(f"More with -v, or print(result.to_text()): {more}.", hang="  "))
+    return list(filter(None, (*before, findings, *tables, *beyond, "\n".join(last))))
 
 
 def _first_finding(number: int, f: Finding, most: int) -> str:
@@ -66,10 +78,10 @@ def _first_finding(number: int, f: Finding, most: int) -> str:
 
 def _blocks(of: Document, *, brief: bool = False) -> Iterator[str]:
     """The verdict, what to do, why, how sure, where from."""
-    doubts = [wrap(doubt.sentence) for doubt in of.doubts]
+    doubts = notes([doubt.sentence for doubt in of.doubts])
     said = [*map(wrap, of.lines), *notes(of.warnings)]
     if of.headline:
-        said = [wrap(of.sentence), *said]
+        said = [*([wrap(of.sentence)] if of.sentence != of.headline else []), *said]
         first = [bold(beside(of.headline, of.figure)), *doubts]
     else:
         first = [bold(wrap(of.sentence)), *doubts]
@@ -143,14 +155,15 @@ def _indented(title: str, body: str) -> str:
     return "\n".join([title, *(f"    {line}" for line in body.splitlines())])
 
 
-def _left_out(of: Document) -> Sequence[str]:
-    """What the first screen lacks."""
+def _left_out(of: Document, n_cut: int = 0) -> Sequence[str]:
+    """What the first screen lacks; ``n_cut`` tables are not all on it."""
     what = "more finding" if of.findings else "finding"
     more = [plural(len(of.more_findings), what)] if of.more_findings else []
     if of.headline:
         more += ["why"]
         more += [plural(len(of.warnings), "note")] if of.warnings else []
-        n = len(of.pictures) + sum(bool(t.rows) and not t.brief for t in of.tables)
+        n = len(of.pictures) + n_cut + sum(bool(t.rows) and not t.brief for t in of.tables)
+        n += len(of.sections)
         return [*more, plural(n, "table and picture", "tables and pictures")] if n else more
     more += [picture.title.lower() for picture in of.pictures if picture.folds]
     return more + [t.title.lower() for t in of.tables if t.rows and not t.brief]

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.memory.curve import Curve
+from perfkit.show._plot import round_unit, rounded, ticks
 from perfkit.show._text import wrap
 from perfkit.show.palette import look_of
 
@@ -41,6 +42,7 @@ class StackedCurve:
     curve: Curve
     looks: Mapping[str, str]
     folds: bool = False
+    glyphs: ClassVar[bool] = False
 
     @property
     def words(self) -> str:
@@ -87,7 +89,10 @@ class StackedCurve:
             peak=f"{100 * x_peak:.2f}",
             peak_on_left=x_peak > 0.5,
             peak_label=f"peak {fmt_bytes(curve.total_bytes[curve.peak])}",
-            highest=fmt_bytes(highest),
+            ticks=[
+                {"at": f"{100 * nbytes / highest:.2f}", "label": rounded(fmt_bytes(round(nbytes)))}
+                for nbytes in ticks(0.0, highest, round_unit(highest, 1024))
+            ],
             n_events=fmt_count(curve.n_events),
             alternative=f"{self.title}: {self.words}",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from perfkit.base.words import fmt_ms
 from perfkit.show._ink import in_fill
@@ -50,6 +50,7 @@ class Falls:
     falls: tuple[Fall, ...]
     scale_ms: float
     folds: bool = False
+    glyphs: ClassVar[bool] = True
 
     def as_text(self) -> str:
         """Bars of blocks."""
@@ -58,8 +59,9 @@ class Falls:
             left = round(_WIDTH * max(fall.end_ms, 0.0) / self.scale_ms)
             right = round(_WIDTH * (fall.end_ms + fall.ms) / self.scale_ms)
             right = max(right, left + 1 if fall.ms > 0 else left)
+            n = right - left
             left = min(left, _WIDTH - 1)
-            blocks = "█" * (min(right, _WIDTH) - left)
+            blocks = "█" * min(n, _WIDTH - left)
             bar = " " * left + in_fill(blocks, look_of(fall.look).fill)
             bar += " " * (_WIDTH - left - len(blocks))
             name = clip(fall.label, _NAME)

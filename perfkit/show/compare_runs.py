@@ -7,7 +7,7 @@ import math
 from perfkit.base.words import fmt_chosen_share, fmt_interval, fmt_ms, fmt_ratio
 from perfkit.experiment.compare.compare_runs import Matched, RunsComparison
 from perfkit.experiment.settings._declared import words
-from perfkit.show.document import Document, Table, document_for
+from perfkit.show.document import Document, Doubt, Table, document_for
 
 
 @document_for(RunsComparison)
@@ -22,8 +22,9 @@ def _compared(found: RunsComparison) -> Document:
     return Document(
         name="runs compared",
         sentence=found.sentence,
+        headline=f"{found.sentence.partition(' (')[0].partition(';')[0].rstrip('.')}.",
         lines=tuple(lines),
-        warnings=tuple(found.warnings),
+        doubts=tuple(map(Doubt.of, found.warnings)),
         tables=(
             Table(
                 ("configuration", "before", "after", "× as fast", "interval", "verdict"),

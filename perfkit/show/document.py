@@ -12,6 +12,7 @@ and its doubts, the bars and at most three findings; everything else folds.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -111,6 +112,12 @@ class Doubt:
     chip: str
     sentence: str
 
+    @classmethod
+    def of(cls, sentence: str) -> Doubt:
+        """Its beginning is the chip."""
+        chip = re.split(r"[,:;(]", sentence, maxsplit=1)[0].removeprefix("The ")
+        return cls(chip.rstrip(". "), sentence)
+
 
 # characters; a name of a class or category, a number with its unit
 _SHORT = 16
@@ -184,6 +191,10 @@ class Picture(Protocol):
     @property
     def folds(self) -> bool:
         """Whether it is behind the first screen."""
+
+    @property
+    def glyphs(self) -> bool:
+        """Whether its text is a drawing, and not its words."""
 
     def as_text(self) -> str:
         """For a terminal."""

@@ -13,9 +13,9 @@ from perfkit.base.words import (
 )
 from perfkit.limit.roofs import FORMATS
 from perfkit.show._per_step import a_step, per_step
-from perfkit.show._roofline import Roofline
+from perfkit.show._roofline import roofline
 from perfkit.show._text import clip
-from perfkit.show.document import Document, Table, document_for
+from perfkit.show.document import Document, Doubt, Table, document_for
 from perfkit.trace.ask.limit import Limit
 
 _TOP = 10
@@ -26,16 +26,34 @@ _ENOUGH = 0.5
 
 @document_for(Limit)
 def _limit(of: Limit) -> Document:
-    picture = Roofline.of(of)
+    picture = roofline(of)
     return Document(
         name="limit",
         sentence=limit_sentence(of) or _work(of),
+        headline=_headline(of),
+        figure=_figure(of),
+        doubts=tuple(map(Doubt.of, of.warnings)),
         lines=_lines(of),
-        warnings=of.warnings,
         pictures=() if picture is None else (picture,),
         tables=(_families(of), _rest(of), _operators(of), _unknown(of)),
         foot=_foot(of),
     )
+
+
+def _headline(of: Limit) -> str:
+    if not limit_sentence(of):
+        return "How fast it could be is not known." if of.ops else ""
+    least = fmt_ms(of.least_us / 1e3)
+    if of.is_other:
+        return f"{of.device}: at least {least} for this step."
+    return f"A step takes {fmt_ratio(of.ratio)} its lower bound of {least}."
+
+
+def _figure(of: Limit) -> str:
+    if not limit_sentence(of):
+        return ""
+    mfu = "" if of.mfu is None else f", MFU {fmt_share(of.mfu)}"
+    return f"{fmt_ms(of.measured_step_us / 1e3)} a step{mfu}"
 
 
 def limit_sentence(of: Limit) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfkit.base.machine import Machine, Provenance
 from perfkit.base.words import fmt_bytes
-from perfkit.show.document import Document, Table, document_for
+from perfkit.show.document import Document, Doubt, Table, document_for
 
 
 @document_for(Provenance)
@@ -17,22 +17,25 @@ def _machine(machine: Machine) -> Document:
     return Document(
         name="doctor",
         sentence=_title(machine),
-        warnings=tuple(machine.warnings),
+        headline=_title(machine).partition(": ")[2].capitalize() + ".",
+        doubts=tuple(map(Doubt.of, machine.warnings)),
+        lines=(f"Works: {', '.join(c.name for c in machine.capabilities if c.available)}.",),
         tables=(
-            Table(
-                ("fact", "value"),
-                tuple(_fact_rows(machine)),
-                title="This machine",
-                align="<<",
-                open=True,
-                wrap=True,
-            ),
             Table(
                 ("works?", "what", "seen"),
                 tuple(_capability_rows(machine)),
                 title="What works here",
                 align="<<<",
                 open=True,
+                wrap=True,
+            ),
+            Table(
+                ("fact", "value"),
+                tuple(_fact_rows(machine)),
+                title="This machine",
+                align="<<",
+                open=True,
+                brief=False,
                 wrap=True,
             ),
         ),
@@ -87,5 +90,5 @@ def _capability_rows(machine: Machine) -> list[tuple[str, str, str]]:
             c.name,
             f"{c.reason} → {c.remedy}" if c.remedy else c.reason,
         )
-        for c in machine.capabilities
+        for c in sorted(machine.capabilities, key=lambda c: c.available)
     ]

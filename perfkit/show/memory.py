@@ -17,7 +17,9 @@ from perfkit.memory.leaks import LeakReport
 from perfkit.memory.live import LiveTensor, MemoryNow
 from perfkit.memory.resident import Resident
 from perfkit.show._curve import StackedCurve
-from perfkit.show.document import Bar, Document, Segment, Table, document_for
+from perfkit.show._plot import Line, Plot, Point, round_unit
+from perfkit.show.document import Bar, Document, Doubt, Segment, Table, document_for
+from perfkit.show.palette import LOOKS
 
 _AS_CALLED = {name: name for name in CATEGORIES}
 
@@ -368,6 +370,8 @@ def _now(state: MemoryNow) -> Document:
         name="memory now",
         kind="memory now",
         sentence=_now_sentence(state),
+        headline=_now_headline(state),
+        figure=plural(state.n_storages, "tensor") if state.n_storages else "",
         warnings=state.warnings,
         bars=tuple(
             _bar(
@@ -380,6 +384,14 @@ def _now(state: MemoryNow) -> Document:
         tables=(_allocator_table(state.allocators), _biggest_table(state.biggest)),
         foot=tuple(foot),
     )
+
+
+def _now_headline(state: MemoryNow) -> str:
+    if not state.n_storages:
+        return "No tensor is alive."
+    held = {device: sum(parts.values()) for device, parts in state.by_device.items()}
+    device = max(held, key=lambda name: held[name])
+    return f"{fmt_bytes(held[device])} on {_place(device)}{_mostly(state.by_device[device])}."
 
 
 def _now_sentence(state: MemoryNow) -> str:
@@ -500,10 +512,38 @@ def _fit(fit: Fit) -> Document:
         figure=f"{fmt_bytes(fit.with_margin_bytes)} with the margin",
         warnings=fit.warnings,
         bars=(_bar(title, _segments(fit.at_peak_bytes)),) if fit.peak_bytes else (),
+        pictures=_peaks_by_batch(fit),
         tables=(_gpu_table(fit), replace(_line_table(peak), brief=False), _module_table(peak))
         if fit.peak_bytes
         else (),
         foot=tuple(foot),
+    )
+
+
+def _peaks_by_batch(fit: Fit) -> tuple[Plot, ...]:
+    """The peak against the batch, up to the GPUs' sizes; none where no other size is predicted."""
+    found = {g.largest_batch: g.largest_peak_bytes for g in fit.gpus}
+    found[fit.batch] = fit.peak_bytes
+    points = tuple(
+        Point(batch, nbytes, label=f"{fmt_count(batch)}: {fmt_bytes(nbytes)}")
+        for batch, nbytes in sorted((b, n) for b, n in found.items() if b and n)
+    )
+    if len(points) < 2:
+        return ()
+    highest = points[-1].y
+    sizes = [g.gb * 1e9 for g in fit.gpus]
+    shown = [nbytes for nbytes in sizes if nbytes <= 1.6 * highest] or [min(sizes)]
+    return (
+        Plot(
+            title="Peak against the batch, and the sizes of GPUs",
+            words="; ".join(f"a batch of {p.label}" for p in points),
+            lines=(Line("", points, LOOKS["memory"].fill),),
+            x_label="batch size",
+            y_label="peak without the margin, predicted",
+            levels=tuple((nbytes, f"{nbytes / 1e9:g} GB") for nbytes in shown),
+            show=fmt_bytes,
+            unit=round_unit(highest, 1024),
+        ),
     )
 
 
@@ -563,8 +603,10 @@ def _leaks(report: LeakReport) -> Document:
     return Document(
         name="leak report",
         sentence=_leaks_sentence(report),
-        warnings=report.warnings,
-        bars=(),
+        headline=_leaks_headline(report),
+        figure=f"{plural(report.n_steps, 'step')}",
+        doubts=tuple(map(Doubt.of, report.warnings)),
+        pictures=_growth(report),
         tables=(
             Table(
                 title="What grows",
@@ -604,6 +646,40 @@ def _leaks(report: LeakReport) -> Document:
             ),
         ),
         foot=tuple(_leaks_foot(report)),
+    )
+
+
+def _leaks_headline(report: LeakReport) -> str:
+    if report.leaks:
+        growth = sum(leak.bytes_per_step for leak in report.leaks)
+        return f"Tensor memory grows by {fmt_bytes(growth)} a step."
+    if report.nodes_per_step:
+        return (
+            f"The autograd graph grows by {fmt_count(round(report.nodes_per_step))} nodes a step."
+        )
+    if report.process_bytes_per_step:
+        rose = fmt_bytes(report.process_bytes_per_step)
+        return f"The process grows by {rose} a step, its tensors do not."
+    return "Nothing grows."
+
+
+def _growth(report: LeakReport) -> tuple[Plot, ...]:
+    if len(report.alive_bytes) < 2 or not report.leaks:
+        return ()
+    first = report.alive_bytes[0][1]
+    points = tuple(Point(step, nbytes - first) for step, nbytes in report.alive_bytes)
+    highest = max(abs(p.y) for p in points)
+    rise = f"{_signed(round(points[-1].y))} from step {report.alive_bytes[0][0]}"
+    return (
+        Plot(
+            title="Memory of tensors that are alive after a step",
+            words=f"{rise} to step {report.alive_bytes[-1][0]}",
+            lines=(Line("", points, LOOKS["memory"].fill),),
+            x_label="step",
+            y_label="bytes above the first look",
+            show=lambda nbytes: fmt_bytes(round(nbytes)),
+            unit=round_unit(highest, 1024),
+        ),
     )
 
 

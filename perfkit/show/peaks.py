@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share, fmt_si, fmt_us
+from perfkit.base.words import (
+    fmt_bytes,
+    fmt_count,
+    fmt_ms,
+    fmt_s,
+    fmt_share,
+    fmt_si,
+    fmt_us,
+    plural,
+)
 from perfkit.limit.peaks import Peaks, Rate
 from perfkit.limit.roofs import FORMATS
-from perfkit.show.document import Document, Table, document_for
+from perfkit.show._roofline import roofs
+from perfkit.show.document import Document, Doubt, Table, document_for
 
 
 @document_for(Peaks)
@@ -13,14 +23,28 @@ def _peaks(p: Peaks) -> Document:
     return Document(
         name="peaks",
         sentence=_sentence(p),
+        headline=_headline(p),
+        figure=p.device if p.device != "cpu" else f"CPU, {plural(p.threads, 'thread')}",
+        doubts=tuple(map(Doubt.of, p.warnings)),
+        pictures=(
+            roofs(
+                {f: one.flop_per_s.best for f, one in p.flop_per_s.items() if f in FORMATS},
+                p.memory_by_size[-1].bytes_per_s.best,
+            ),
+        ),
         lines=(
             f"Measured in {fmt_s(p.seconds)}; each figure is the best of its repetitions, because "
             "what else runs on a machine only makes them slower.",
         ),
-        warnings=p.warnings,
         tables=(_products(p), _sizes(p), _memory(p), _others(p)),
-        foot=(p.provenance.sentence(), *_sheet_line(p)),
+        foot=(*_sheet_line(p), p.provenance.sentence()),
     )
+
+
+def _headline(p: Peaks) -> str:
+    form, fast = max(p.flop_per_s.items(), key=lambda item: item[1].flop_per_s.best)
+    memory = fmt_si(p.memory_by_size[-1].bytes_per_s.best, "B/s")
+    return f"At most {fmt_si(fast.flop_per_s.best, 'FLOP/s')} in {form}, memory {memory}."
 
 
 def _sentence(p: Peaks) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -103,10 +102,11 @@ def _doubts(p: Profile) -> tuple[Doubt, ...]:
         ahead = f"the host ran ahead: its own median is {fmt_ms(p.step.median)} a step"
         chips.append(Doubt("host ran ahead", f"The step is the device's; {ahead}."))
     for sentence in p.diagnosis.doubts:
-        chip = re.split(r"[,:;(]", sentence, maxsplit=1)[0].removeprefix("The ")
         if p.busy is not None and sentence == p.busy.sentence():
             chip = f"busy machine: up to {fmt_share(p.busy.lost)} of the time lost to others"
-        chips.append(Doubt(chip, sentence))
+            chips.append(Doubt(chip, sentence))
+        else:
+            chips.append(Doubt.of(sentence))
     return tuple(chips)
 
 

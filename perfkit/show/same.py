@@ -6,7 +6,7 @@ import math
 
 from perfkit.base.words import fmt_count, fmt_deviation, fmt_share
 from perfkit.experiment.compare.same import Checked, SameResult
-from perfkit.show.document import Document, Table, document_for
+from perfkit.show.document import Document, Doubt, Table, document_for
 
 
 @document_for(SameResult)
@@ -18,11 +18,22 @@ def _same(same: SameResult) -> Document:
     return Document(
         name="same result",
         sentence=same.sentence,
+        headline=_headline(same),
         lines=(_own_noise(same),) if checks else (),
-        warnings=tuple(same.warnings),
+        doubts=tuple(map(Doubt.of, same.warnings)),
         tables=(Table(("compared", "step", "differs by", "rounding explains"), rows, open=True),),
         foot=(f"Allowed: {same.rule}.",),
     )
+
+
+def _headline(same: SameResult) -> str:
+    if same.same is None:
+        return "Whether the result is the same is not known."
+    first = same.first
+    if same.same or first is None:
+        return f"Same result as far as {same.precision} can tell."
+    differs = f"{first.what} of step {first.step + 1} differs"
+    return f"Not the same: {differs} by {_percent(first.difference)}."
 
 
 def _own_noise(same: SameResult) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import html
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -149,6 +149,7 @@ class StepStrip:
     title: str = "A step over time"
     folds: bool = True
     alone: bool = False
+    glyphs: ClassVar[bool] = True
 
     @property
     def words(self) -> str:

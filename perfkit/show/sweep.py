@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from perfkit.base.words import (
     fmt_bytes,
@@ -23,12 +22,14 @@ from perfkit.experiment.compare.batch import LargestBatch
 from perfkit.experiment.compare.sweep import Sweep
 from perfkit.experiment.compare.tune import Tuning
 from perfkit.experiment.settings._declared import words
-from perfkit.show._direction import told
-from perfkit.show.document import Document, Table, document_for
+from perfkit.show._direction import blocks, headline, told
+from perfkit.show._plot import Line, Plot, Point
+from perfkit.show._text import clip
+from perfkit.show.document import Document, Doubt, Table, document_for
 from perfkit.show.palette import SERIES
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+_MOST_LINES = 6
+_NAMED = 4
 
 
 @document_for(ABResult)
@@ -66,8 +67,11 @@ def _ab(found: ABResult) -> Document:
     return Document(
         name="comparison",
         sentence=found.sentence,
+        headline=headline(found.names, found),
+        figure=f"{rows[0][1]} → {rows[1][1]} a step",
+        doubts=(*_another_result(found), *map(Doubt.of, found.warnings)),
         lines=() if found.same is None else (found.same.sentence,),
-        warnings=found.warnings,
+        pictures=blocks(found, found.names, [b.a_ms / b.b_ms for b in found.blocks], found.per),
         tables=(
             Table(
                 (
@@ -78,8 +82,6 @@ def _ab(found: ABResult) -> Document:
             ),
         ),
         kind="ab",
-        draw=functools.partial(_figure, found, _draw_ab),
-        drawn=_ab_words(found),
         foot=(
             f"Measured in turn, {plural(n, 'block')}, {fmt_s(found.duration_s)}; stopped by: "
             f"{found.stopped}.{' The interval allows for drift.' if math.isfinite(high) else ''}",
@@ -121,10 +123,11 @@ def _sweep(found: Sweep) -> Document:
     return Document(
         name="sweep",
         sentence=found.sentence,
-        warnings=(
-            *found.warnings,
-            *(f"skipped: {words(one.values)}: {one.reason}" for one in found.skipped),
-        ),
+        headline=_fastest(found),
+        figure=_best_time(found),
+        doubts=tuple(map(Doubt.of, found.warnings)),
+        pictures=_curve(found),
+        warnings=(*(f"skipped: {words(one.values)}: {one.reason}" for one in found.skipped),),
         tables=(
             Table(
                 (
@@ -149,8 +152,6 @@ def _sweep(found: Sweep) -> Document:
             found.provenance.sentence(),
         ),
         kind="sweep",
-        draw=functools.partial(_figure, found, _draw_sweep),
-        drawn=_sweep_words(found),
     )
 
 
@@ -174,6 +175,7 @@ def _batch(found: LargestBatch) -> Document:
     return Document(
         name="largest batch",
         sentence=found.sentence,
+        headline=_largest(found),
         tables=(Table((found.setting, "", "peak", "samples/s"), tuple(rows), open=True),),
         foot=(found.runs[-1].provenance.sentence(),) if found.runs else (),
     )
@@ -195,7 +197,9 @@ def _tuning(found: Tuning) -> Document:
     return Document(
         name="tuning",
         sentence=found.sentence,
-        warnings=found.warnings,
+        headline=_recommended(found),
+        figure=_verified(found),
+        doubts=tuple(map(Doubt.of, found.warnings)),
         tables=(Table(("setting", "start", "proposed"), tuple(rows), open=True),),
         foot=tuple(foot),
         kind="tuning",
@@ -216,96 +220,100 @@ def _rate(per_s: float) -> str:
     return fmt_number(per_s)
 
 
-# --- the figure --------------------------------------------------------------------------------
-
-_MARKERS = "os^Dv*"
-_MOST_LINES = 6
+# --- headlines ---------------------------------------------------------------------------------
 
 
-def _figure(found: Any, draw: Callable[[Any, Any], None]) -> Figure:
-    """Made with matplotlib's objects, so that the user's own figures and backend stay alone."""
-    from perfkit.show._page_figure import PageFigure
-
-    picture = PageFigure(figsize=(8, 3.6), dpi=110)
-    axes = picture.subplots()
-    draw(axes, found)
-    axes.grid(alpha=0.25)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    return picture
-
-
-def _ab_words(found: ABResult) -> str:
-    turned = told(found).turned
-    first, second = found.names[:: -1 if turned else 1]
-    ratios = [(block.a_ms / block.b_ms) ** (-1 if turned else 1) for block in found.blocks]
-    return (
-        f"Ratio of the times of {first!r} and {second!r} in {len(ratios)} "
-        f"blocks, from {fmt_ratio(min(ratios))} to {fmt_ratio(max(ratios))}. {found.sentence}"
+def _another_result(found: ABResult) -> tuple[Doubt, ...]:
+    same = found.same
+    if same is None or same.same:
+        return ()
+    known = (
+        "not the same result" if same.same is False else "whether the result is the same: unknown"
     )
+    return (Doubt(known, same.sentence),)
 
 
-def _sweep_words(found: Sweep) -> str:
-    said = []
-    for row in found.table():
-        if row["time_ms"] is not None:
-            here = {name: row[name] for name in found.grid}
-            said.append(f"{words(here)}: {fmt_ms(row['time_ms'])}")
-    listed = "; ".join(said) or "nothing was measured"
-    return f"Time per {found.per} of {len(said)} points. {listed}. {found.sentence}"
+def _fastest(found: Sweep) -> str:
+    best = found.best
+    n = plural(len(found.points), "point")
+    return f"None of {n} was measured." if best is None else f"Fastest: {_named(best.values)}."
 
 
-def _draw_ab(axes: Any, found: ABResult) -> None:
-    """The ratio of each block, and the interval."""
-    numbers = range(1, len(found.blocks) + 1)
-    turned, _, low, high = told(found)
-    ratios = [(block.a_ms / block.b_ms) ** (-1 if turned else 1) for block in found.blocks]
-    axes.axhline(1.0, color="#000000", lw=0.8, ls=":", label="no difference")
-    if found.per == "step" and math.isfinite(high):
-        axes.axhspan(low, high, color=SERIES[0], alpha=0.15, label="95 % interval")
-    axes.plot(numbers, ratios, "o", color=SERIES[0], ms=4, label="a block")
-    axes.set(xlabel="block", ylabel="ratio of times per step")
-    first, second = found.names[:: -1 if turned else 1]
-    axes.set_title(f"{first} ÷ {second}", fontsize="medium")
-    axes.legend(fontsize="small", frameon=False)
+def _best_time(found: Sweep) -> str:
+    best = found.best
+    row = next((r for r in found.table() if best and r["ratio"] == r["ratio_high"] == 1), None)
+    return "" if row is None else f"{fmt_ms(row['time_ms'])} a {found.per}"
 
 
-def _draw_sweep(axes: Any, found: Sweep) -> None:
-    """Time over the setting with most numbers, a line for each choice of the others."""
+def _named(values: Mapping[str, Any]) -> str:
+    """Values in words, as many as a headline has room for."""
+    told = dict(list(values.items())[:_NAMED])
+    return clip(words(told), 60) + (" …" if len(values) > len(told) else "")
+
+
+def _recommended(found: Tuning) -> str:
+    if found.recommended:
+        changed = {n: v for n, v in found.proposed.items() if found.start.get(n) != v}
+        return f"Recommended: {_named(changed or found.proposed)}."
+    return "Stay with what you started from."
+
+
+def _verified(found: Tuning) -> str:
+    if found.verified is None:
+        return ""
+    ratio = found.verified.ratio
+    return f"{fmt_ratio(ratio)} as fast" if ratio >= 1 else f"{fmt_ratio(1 / ratio)} slower"
+
+
+def _largest(found: LargestBatch) -> str:
+    if found.batch is None:
+        return "No batch fits."
+    return f"Largest {found.setting} that fits: {fmt_count(found.batch)}."
+
+
+# --- the picture -------------------------------------------------------------------------------
+
+
+def _curve(found: Sweep) -> tuple[Plot, ...]:
+    """Time over the setting with most numbers, a line for each choice of the others; its knee."""
     rows = [row for row in found.table() if row["time_ms"] is not None]
-    axes.set_ylabel(f"ms per {found.per}")
     if not rows:
-        axes.text(0.5, 0.5, "nothing was measured", ha="center", transform=axes.transAxes)
-        return
+        return ()
     across = _across(found)
-    others = [name for name in found.grid if name != across]
-    lines: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        lines.setdefault(words({name: row[name] for name in others}), []).append(row)
     offered = list(found.grid[across])
-    if all(isinstance(v, int | float) and not isinstance(v, bool) for v in offered):
+    is_number = all(isinstance(v, int | float) and not isinstance(v, bool) for v in offered)
+    if is_number:
         offered.sort()
-    for i, (label, line) in enumerate(list(lines.items())[:_MOST_LINES]):
-        line.sort(key=lambda row: offered.index(row[across]))
-        axes.plot(
-            [offered.index(row[across]) for row in line],
-            [row["time_ms"] for row in line],
-            f"{_MARKERS[i % len(_MARKERS)]}-",
-            color=SERIES[i % len(SERIES)],
-            lw=1.2,
-            ms=5,
-            label=label if others else None,
-        )
-    axes.set_xticks(range(len(offered)), [_value(v) for v in offered])
-    axes.set_xlabel(across)
-    axes.set_ylim(bottom=0)
+    others = [name for name in found.grid if name != across]
+    lines: dict[str, list[Point]] = {}
+    for row in sorted(rows, key=lambda row: offered.index(row[across])):
+        label = words({name: row[name] for name in others}) if others else ""
+        best_ms = row["time_ms"] / row["ratio"] if row["ratio"] else None
+        ends = row["ratio_low"], row["ratio_high"]
+        known = best_ms is not None and None not in ends
+        low, high = (best_ms * end for end in ends) if known else (None, None)
+        told = f"{words({name: row[name] for name in found.grid})}: {fmt_ms(row['time_ms'])}"
+        point = Point(offered.index(row[across]), row["time_ms"], low, high, told)
+        lines.setdefault(label, []).append(point)
+    listed = "; ".join(p.label for points in lines.values() for p in points)
     more = len(lines) - _MOST_LINES
-    axes.set_title(
-        f"Median over rounds{f'; {more} more lines are in the table' if more > 0 else ''}",
-        fontsize="medium",
+    knee = found.knee(across) if is_number and len(offered) > 2 else None
+    return (
+        Plot(
+            title=f"Time per {found.per}"
+            + (f"; {more} more lines are in the table" if more > 0 else ""),
+            words=listed + ("" if knee is None else f". {knee.sentence}"),
+            lines=tuple(
+                Line(label, tuple(points), SERIES[i % len(SERIES)])
+                for i, (label, points) in enumerate(list(lines.items())[:_MOST_LINES])
+            ),
+            x_label=across,
+            y_label=f"time per {found.per}, with its interval against the fastest",
+            x_names=tuple(map(_value, offered)),
+            places=() if knee is None else ((offered.index(knee.value), "no gain beyond"),),
+            show=fmt_ms,
+        ),
     )
-    if others:
-        axes.legend(fontsize="small", frameon=False)
 
 
 def _across(found: Sweep) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfkit.base.words import fmt_ms, plural
-from perfkit.show.document import Document, Finding, document_for
+from perfkit.show.document import Document, Doubt, Finding, document_for
 from perfkit.synclint.find import (
     AS_PREDICTED,
     NOT_PREDICTED,
@@ -11,6 +11,8 @@ from perfkit.synclint.find import (
     SyncLine,
     SyncLines,
 )
+
+_MAIN_FINDINGS = 3
 
 
 @document_for(SyncLine)
@@ -28,25 +30,37 @@ def _all(syncs: SyncLines) -> Document:
     sentence = _measured(syncs) if syncs.is_measured else _sentence(syncs)
     if syncs.ended_by:  # what came after that is not known
         sentence = f"Until {syncs.ended_by}: {sentence[0].lower()}{sentence[1:]}"
+    found = tuple(map(_finding, syncs))
     return Document(
         name="sync lint",
         sentence=sentence,
+        headline=_headline(syncs),
+        doubts=tuple(map(Doubt.of, syncs.warnings)),
         lines=(syncs.seen,) if syncs.seen else (),
-        warnings=syncs.warnings,
-        findings=tuple(map(_finding, syncs)),
+        findings=found[:_MAIN_FINDINGS],
         findings_title="",
+        more_findings=found[_MAIN_FINDINGS:],
+        more_title="Other lines",
         foot=(syncs.provenance.sentence(),),
         kind="synclint",
     )
 
 
+def _headline(syncs: SyncLines) -> str:
+    n = len(syncs) - len(syncs.of(NOT_SEEN)) if syncs.is_measured else len(syncs)
+    if syncs.is_measured:
+        return f"The host waited on {plural(n, 'line') if n else 'no line'}."
+    return f"{plural(n, 'line')} would make the host wait for a GPU." if n else _sentence(syncs)
+
+
 def _finding(sync: SyncLine) -> Finding:
+    below = f", called from {sync.below}" if sync.below else ""
     asked_for = (f"asked for in {sync.inside}",) if sync.inside else ()
     return Finding(
-        title=f"{sync.place}, called from {sync.below}" if sync.below else sync.place,
+        title=f"{sync.place}{below}: {sync.op}",
         tag=_waited(sync),
         source=sync.code,
-        facts=(f"{sync.op}: {sync.why}", *asked_for, f"instead: {sync.instead}"),
+        facts=(sync.why, *asked_for, f"instead: {sync.instead}"),
         code=sync.example,
         lead="for example:" if sync.example else "",
     )

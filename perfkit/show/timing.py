@@ -5,36 +5,27 @@ from __future__ import annotations
 import functools
 import math
 import re
-from typing import TYPE_CHECKING
 
 from perfkit.advice.diagnose import first_clause
-from perfkit.base.printable import printable
 from perfkit.base.words import (
     ABSENT,
     fmt_bytes,
     fmt_change,
     fmt_chosen_share,
     fmt_count,
-    fmt_interval,
     fmt_ms,
-    fmt_ms_interval,
     fmt_number,
     fmt_ratio,
     fmt_s,
     fmt_share,
     plural,
-    time_unit,
 )
 from perfkit.measure.compare import Comparison
 from perfkit.measure.summary import Summary
 from perfkit.measure.verdict import MemoryUse, RunSummary
 from perfkit.show import run_picture
-from perfkit.show._direction import told
-from perfkit.show.document import Bar, Document, Segment, Table, document_for
-from perfkit.show.palette import INK, SERIES
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from perfkit.show._direction import blocks, headline, told
+from perfkit.show.document import Bar, Document, Doubt, Segment, Table, document_for
 
 _INTERVAL = re.compile(r" \[[^\]]*\]")
 _WHICH = {False: "first ÷ second", True: "second ÷ first"}
@@ -73,6 +64,10 @@ def _comparison(c: Comparison) -> Document:
     return Document(
         name="comparison",
         sentence=c.sentence,
+        headline=headline(c.names, c),
+        figure=f"{_amount(c.a.median, c.a.unit)} → {_amount(c.b.median, c.b.unit)} a call",
+        doubts=tuple(map(Doubt.of, c.warnings)),
+        pictures=blocks(c, c.names, c.ratios),
         tables=(
             Table(
                 ("", "median per call", _percent_interval(c.confidence), "range", "timed × calls"),
@@ -80,9 +75,6 @@ def _comparison(c: Comparison) -> Document:
             ),
         ),
         kind="comparison",
-        draw=functools.partial(_draw, c),
-        drawn=_words(c),
-        warnings=c.warnings,
         foot=(
             f"Measured in turn (ABBA blocks) for {fmt_s(c.duration_s)}; stopped by: {c.stopped}.",
             *_power(c),
@@ -222,47 +214,3 @@ def _between(s: Summary) -> str:
 
 def _percent_interval(confidence: float) -> str:
     return f"{fmt_chosen_share(confidence)} interval"
-
-
-def _words(c: Comparison) -> str:
-    """The figure in words."""
-    medians = [
-        f"{name!r} takes {fmt_ms(arm.median)}, interval {fmt_ms_interval(arm.low, arm.high)}"
-        for name, arm in zip(c.names, (c.a, c.b), strict=True)
-    ]
-    return f"Median time per call: {'; '.join(medians)}. {c.sentence}"
-
-
-def _draw(found: Comparison) -> Figure:
-    """The ratio with its interval against 1, and the times of both arms."""
-    from perfkit.show._page_figure import PageFigure
-
-    picture = PageFigure(figsize=(8, 2.8), dpi=110)
-    left, right = picture.subplots(1, 2, width_ratios=[3, 2])
-    arms = (found.a, found.b)
-    unit, size = time_unit(max(arm.median for arm in arms))
-    for row, (arm, colour) in enumerate(zip(arms, SERIES, strict=False)):
-        at = [row, row]
-        left.plot([arm.minimum / size, arm.maximum / size], at, color=colour, lw=1, alpha=0.5)
-        left.plot([arm.low / size, arm.high / size], at, color=colour, lw=6, alpha=0.5)
-        left.plot([arm.median / size], [row], "os"[row], color=colour, ms=9, mew=2)
-    # a dollar sign would begin a formula
-    names = [printable(name, 30).replace("$", r"\$") for name in found.names]
-    left.set_yticks([0, 1], names)
-    left.set(ylim=(1.6, -0.6), xlabel=f"time per call [{unit}]")
-    left.set_xlim(left=0)
-    turned, ratio, low, high = told(found)
-    if low > 0 and math.isfinite(high):
-        right.plot([low, high], [0, 0], color=INK, lw=6, alpha=0.5)
-    right.plot([ratio], [0], "o", color=INK, ms=9)
-    right.axvline(1.0, color="black", lw=0.8, ls=":")
-    right.set_yticks([])
-    right.set(ylim=(-1, 1), xlabel=f"{_WHICH[turned]} (dotted: equal)")
-    left.set_title("median, 95 % interval, range", fontsize="medium")
-    ends = fmt_interval(low, high) if math.isfinite(high) else "(no interval)"
-    right.set_title(f"{fmt_ratio(ratio)} {ends}", fontsize="medium")
-    for axes in (left, right):
-        axes.grid(axis="x", alpha=0.25)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-    return picture

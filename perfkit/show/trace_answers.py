@@ -16,7 +16,7 @@ from perfkit.base.words import (
 )
 from perfkit.show._per_step import a_step, each_step, per_step
 from perfkit.show._text import clip
-from perfkit.show.document import Bar, Document, Segment, Table, document_for
+from perfkit.show.document import Bar, Document, Doubt, Segment, Table, document_for
 from perfkit.trace.ask.communication import Communication
 from perfkit.trace.ask.compiled import Compiled
 from perfkit.trace.ask.copies import Copies
@@ -512,9 +512,12 @@ def _(a: Ranks) -> Document:
     )
     if not a.n_collectives:
         sentence = f"{len(a.ranks)} ranks; who waits for whom is not recorded."
+    headline = sentence
     if a.imbalance is not None:
         sentence += f" The longest computes {fmt_ratio(a.imbalance)} the mean."
+    figure = ""
     if a.skew_ms is not None and a.transfer_ms is not None:
+        figure = "" if not a.stragglers else f"{fmt_ms(a.skew_ms)} a step waited for later ranks"
         sentence += (
             f" Of the {fmt_ms(a.skew_ms + a.transfer_ms)} a step in collectives, "
             f"{fmt_ms(a.skew_ms)} is waiting for a later rank."
@@ -534,7 +537,9 @@ def _(a: Ranks) -> Document:
     return Document(
         "ranks",
         sentence,
-        warnings=a.warnings,
+        headline=headline,
+        figure=figure,
+        doubts=tuple(map(Doubt.of, a.warnings)),
         tables=(
             _table("Ranks", "per step", header, rows),
             _waits(a),

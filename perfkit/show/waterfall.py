@@ -19,7 +19,7 @@ _WORDS = {
     "communication": "communication that nothing hides",
     "capture": "capturing a CUDA graph",
     "driver": "allocating memory, loading code",
-    "host": "Python and other work on the host",
+    "host": "Python and other host work",
     "launch": "host too slow to launch",
     "pauses": "short pauses between kernels",
     "queued": "device idle, cause not recorded",
@@ -61,7 +61,7 @@ def _waterfall(of: Waterfall) -> Document:
         return Document("waterfall", "No time is recorded in the steps.", warnings=of.warnings)
     pictures = [waterfall_picture(of)]
     if of.orders_differ:
-        pictures.append(waterfall_picture(of, inside_out=True))
+        pictures.append(waterfall_picture(of, inside_out=True, folds=True))
     return Document(
         name="waterfall",
         sentence=_sentence(of),
@@ -98,7 +98,12 @@ def waterfall_picture(
         (lambda p: p.inside_out_ms) if inside_out else (lambda p: p.outside_in_ms)
     )
     falls = [
-        Fall("a step" + ", as recorded" * (of.unprofiled_step_ms is None), 0.0, of.step_ms, "whole")
+        Fall(
+            "now: a step" + ", as recorded" * (of.unprofiled_step_ms is None),
+            0.0,
+            of.step_ms,
+            "whole",
+        )
     ]
     left = of.step_ms
     for part in parts:
@@ -108,7 +113,7 @@ def waterfall_picture(
     if of.uncounted_ms:
         falls.append(Fall(_uncounted(of), of.least_ms, of.uncounted_ms, "idle"))
     if of.least_ms:
-        falls.append(Fall(_LEAST, 0.0, of.least_ms, "compute"))
+        falls.append(Fall(f"could be: {_LEAST}", 0.0, of.least_ms, "compute"))
     words = "; ".join(f"{fall.label} {fmt_ms(fall.ms)}" for fall in falls)
     usual = "Down to the least time" if of.least_ms else "Down to what the operators take"
     if of.orders_differ:
@@ -250,6 +255,8 @@ def _change(of: WaterfallChange) -> Document:
     return Document(
         name="waterfalls",
         sentence=_changed(of),
+        headline=_change_headline(of),
+        figure=f"{fmt_ms(before.step_ms)} → {fmt_ms(after.step_ms)} a step",
         lines=_distance(of),
         warnings=tuple(warnings),
         pictures=(
@@ -259,6 +266,13 @@ def _change(of: WaterfallChange) -> Document:
         tables=(_changes(of),),
         foot=tuple(dict.fromkeys((*_foot(before), *_foot(after)))),
     )
+
+
+def _change_headline(of: WaterfallChange) -> str:
+    ratio = of.ratio
+    if abs(ratio - 1) <= _WORTH_A_GAIN:
+        return "A step takes as long as before."
+    return f"{fmt_ratio(ratio)} as fast." if ratio > 1 else f"{fmt_ratio(1 / ratio)} slower."
 
 
 def _changed(of: WaterfallChange) -> str:

@@ -363,5 +363,5 @@ def test_figures_have_their_words():
     found = ab(sleeping, {"quick": False}, {"quick": True}, **SHORT)
     picture = show.figure(found)
     (axes,) = picture.axes
-    assert len(axes.lines[-1].get_ydata()) == len(found.blocks)
+    assert len(axes.lines[0].get_ydata()) == len(found.blocks)
     assert found.sentence in show.alt_text(found)

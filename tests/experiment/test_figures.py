@@ -323,7 +323,7 @@ def test_a_difference_of_single_runs_may_be_the_workloads_own():
     found = same_result(a, b)
     assert found.same is None
     assert "each ran only once" in found.sentence
-    for arms, once in (([[a, a], b], "b"), ([a, [b, b]], "a")):
+    for arms, once in (([[a, a], b], "the second"), ([a, [b, b]], "the first")):
         found = same_result(*arms)
         assert found.same is False
         assert (found.first.what, found.first.step) == ("loss", 1)
@@ -345,7 +345,7 @@ def test_steps_are_compared_as_long_as_an_arm_agrees_with_itself():
     found = same_result([a, late], a)
     assert (found.same, found.n_steps) == (True, 1)
     assert any("agrees with itself for 1 step only" in w for w in found.warnings)
-    for arms, name in (([[a, early], a], "a"), ([a, [a, early]], "b")):
+    for arms, name in (([[a, early], a], "the first"), ([a, [a, early]], "the second")):
         found = same_result(*arms)
         assert found.same is None
         assert f"{name} does not agree with itself" in found.sentence
@@ -357,14 +357,17 @@ def test_steps_are_compared_as_long_as_an_arm_agrees_with_itself():
 )
 def test_losses_of_other_batches_are_not_compared(samples, is_other):
     a, b = losing(1.0, samples_per_s=32e3), losing(1.0, samples_per_s=1e3 * samples)
-    assert ("a step takes 32 samples in a" in same_result(a, b).sentence) is is_other
+    assert ("a step takes 32 samples in the first" in same_result(a, b).sentence) is is_other
 
 
 def test_what_did_not_run_or_told_nothing_is_not_compared():
     good, bad = losing(1.0), losing(1.0, state="out of memory", message="no more")
     said = same_result(good, bad).sentence
     assert "run 1 out of memory (no more), so there is nothing to compare" in said
-    for arms, name in (((good, losing(math.nan)), "b"), ((losing(math.nan), good), "a")):
+    for arms, name in (
+        ((good, losing(math.nan)), "the second"),
+        ((losing(math.nan), good), "the first"),
+    ):
         assert f"unknown: {name} reported no loss" in same_result(*arms).sentence
 
 

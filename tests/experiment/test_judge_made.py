@@ -123,7 +123,7 @@ def test_losses_step_by_step() -> None:
     assert [(one.step, one.difference) for one in found.losses] == [(1, 0)]
     found = compared(trial([None, None]), trial([1.0, 1.0]))
     assert not found.losses
-    assert "a reported no loss: gradients alone were compared" in found.warnings
+    assert "the first reported no loss: gradients alone were compared" in found.warnings
 
 
 def test_parameters_are_matched_by_name_else_by_place_and_only_of_one_shape() -> None:
@@ -147,7 +147,11 @@ def test_parameters_are_matched_by_name_else_by_place_and_only_of_one_shape() ->
     found = compared(trial(found=twins), trial(found=twins))
     assert (found.all[0].what, found.all[0].difference) == ("starting weights", 0)
     some, none = trial(found=prints()), trial()
-    for pair, names in (((some, none), "b"), ((none, some), "a"), ((none, none), "a and b")):
+    for pair, names in (
+        ((some, none), "the second"),
+        ((none, some), "the first"),
+        ((none, none), "the first and the second"),
+    ):
         told = f"no gradients of {names}: the losses alone were compared"
         assert compared(*pair).warnings == (told,)
 

@@ -286,6 +286,7 @@ def test_it_is_told_and_labelled_as_predicted() -> None:
     ):
         assert said in words
         assert said in page
+    assert "Peak against the batch, and the sizes of GPUs: a batch of 4:" in page
     assert fit.provenance.kind == "predicted"
     assert all(len(line) <= 100 for line in words.splitlines())
     data = json.loads(json.dumps(fit.to_dict()))

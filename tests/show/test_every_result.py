@@ -286,3 +286,45 @@ def _pieces(said: show.Document) -> list[str]:
     for section in said.sections:
         found += _pieces(section)
     return [piece for piece in found if piece.strip()]
+
+
+@of_every_result
+def test_its_first_screen_is_a_short_verdict_in_a_terminals_height(cls: type) -> None:
+    """A number and its unit are one word; what has no headline is an answer to one question."""
+    made = result(cls)
+    said = show.document(made)
+    assert said is not None
+    if not said.headline:
+        return
+    words = re.sub(r"(?<=\d) (?=\S+)", "", said.headline).split()
+    assert len(words) <= (16 if "torch's operators" in said.headline else 12)
+    assert not set("[]()") & set(said.headline)
+    assert len(str(made).splitlines()) <= 25
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ABResult",
+        "Sweep",
+        "Comparison",
+        "LeakReport",
+        "Peaks",
+        "Limit",
+        "MemoryAccount",
+        "Waterfall",
+    ],
+)
+def test_it_is_drawn_without_being_asked(name: str) -> None:
+    """With words for whom sees no picture, on the page and in the text."""
+    (cls,) = [one for one in TYPES if one.__name__ == name]
+    made = result(cls)
+    said = show.document(made)
+    assert said is not None
+    shown = [one for one in said.pictures if not one.folds]
+    assert shown
+    page = unescape(made._repr_html_()).replace("\N{NO-BREAK SPACE}", " ")
+    for one in shown:
+        assert f'aria-label="{one.title}: {one.words}"' in page
+        assert page.index(f"{one.title}: {one.words}") < page.index("<details>")
+        assert one.as_text()

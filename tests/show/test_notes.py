@@ -40,7 +40,7 @@ def test_text_says_note_once(name: str) -> None:
     assert all(warning in said for warning in _WARNINGS)
 
 
-@pytest.mark.parametrize("name", ["trace answer", "syncs", "machine", "claims", "profile"])
+@pytest.mark.parametrize("name", ["trace answer", "claims", "profile"])
 def test_html_says_note_once_and_folds_the_others(name: str) -> None:
     page = show.html(_results()[name])
     assert page.count("Note:") == 1

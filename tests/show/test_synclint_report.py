@@ -23,7 +23,7 @@ def _syncs() -> SyncLines:
 
 def test_text_tells_line_reason_and_what_helps_in_96_columns() -> None:
     text = show.text(_syncs())
-    assert text.startswith("1 line would make the host wait for a GPU, once in this run.")
+    assert text.startswith("1 line would make the host wait for a GPU.\n")
     assert "test_synclint_report.py:" in text
     assert re.search(r"\n +- instead: keep it on the device", text)
     assert re.search(r"for example:\n +total = total \+ loss.detach\(\)", text)
@@ -47,7 +47,7 @@ def test_a_clean_step_and_one_without_a_model() -> None:
     assert show.text(of_some).startswith("No line of what was seen would make")
     unseen = find_syncs(lambda: None)
     assert "Note: no module with parameters ran" in show.text(unseen)
-    assert "pk-warn" in show.html(unseen)
+    assert "pk-chip" in show.html(unseen)
 
 
 def test_a_single_sync_shows_itself() -> None:

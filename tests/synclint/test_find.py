@@ -619,7 +619,9 @@ def test_below_a_trainer_the_librarys_line_is_named(
     assert logged.count == 2
     assert syncs["y.tolist()"].below == ""  # the user's own line says it all
     # the user's line is on the first screen
-    assert f"trainers/__init__.py:9, called from {logged.below} (2 times" in str(logged)
+    assert f"trainers/__init__.py:9, called from {logged.below}: Tensor.item (2 times" in str(
+        logged
+    )
 
 
 def test_of_a_librarys_many_callers_the_most_frequent_is_named(

@@ -180,7 +180,7 @@ def test_who_waits_for_whom_is_told_of_collectives_on_the_host(tmp_path: Path) -
     assert found.waits_ms == {(0, 1): pytest.approx(0.9)}
     assert found.skew_ms == pytest.approx(0.45)  # mean of both
     assert found.transfer_ms == pytest.approx(0.16)
-    assert "450 µs is waiting for a later rank" in str(found).replace("\n", " ")
+    assert "450 µs is waiting for a later rank" in found.to_text().replace("\n", " ")
 
 
 def test_no_skew_is_all_transfer(tmp_path: Path) -> None:

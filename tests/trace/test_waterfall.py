@@ -335,7 +335,9 @@ def test_only_the_recorded_device_has_a_waterfall(
         with pytest.raises(UsageError, match="for H200 ask `limit`"):
             perfkit.waterfall(source, device="H200")
     assert main(["trace", str(path), "--ask", "waterfall"]) == 0
-    assert capsys.readouterr().out.startswith("52 % of the step could go: Python and other work")
+    assert capsys.readouterr().out.startswith(
+        "52 % of the step could go: Python and other host work"
+    )
     assert main(["trace", str(path), "--ask", "waterfall", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["step_ms"] == pytest.approx(1.0)
 

@@ -17,6 +17,9 @@ _SHARE = 0.1
 _TINY = 1e-300
 _LARGEST_LOG = 700.0
 
+#: The two programs, which the user may have called anything.
+FIRST, SECOND = "the first", "the second"
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -113,7 +116,7 @@ class Judge:
     ) -> dict[int, int] | None:
         """Map the parameters of b to those of a: by name, or by order if the shapes agree."""
         if a is None or b is None:
-            missing = " and ".join(n for n, prints in (("a", a), ("b", b)) if prints is None)
+            missing = " and ".join(n for n, prints in ((FIRST, a), (SECOND, b)) if prints is None)
             warnings.append(f"no gradients of {missing}: the losses alone were compared")
             return None
         for prints in (a, b):
@@ -145,7 +148,7 @@ class Judge:
         return [worst]
 
     def _losses(self, a: Trial, b: Trial, steps: int, warnings: list[str]) -> Iterator[Checked]:
-        silent = [n for n, t in (("a", a), ("b", b)) if all(x is None for x in t.losses)]
+        silent = [n for n, t in ((FIRST, a), (SECOND, b)) if all(x is None for x in t.losses)]
         if silent:
             warnings.append(
                 f"{' and '.join(silent)} reported no loss: gradients alone were compared"

@@ -19,7 +19,7 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.progress import Progress
 from perfkit.base.words import fmt_count, fmt_deviation, plural
-from perfkit.experiment.compare._judge import Checked, Compared, Judge
+from perfkit.experiment.compare._judge import FIRST, SECOND, Checked, Compared, Judge
 from perfkit.experiment.compare._tolerance import Tolerance, tolerances
 from perfkit.experiment.compare._trials import Trial, Trials
 from perfkit.experiment.process._fingerprint import FORMATS, STEPS, lowest
@@ -28,10 +28,6 @@ from perfkit.experiment.process.result import RunResult
 __all__ = ["Checked", "SameResult", "Tolerance", "same_result", "tolerances"]
 
 _OTHER_BATCH = 0.01
-
-
-# What the user may have called anything.
-_FIRST, _SECOND = "the first", "the second"
 
 
 @dataclass(frozen=True)
@@ -139,7 +135,7 @@ def _same(a: Any, b: Any, wanted: str | None, seed: int, progress: Progress) -> 
 
         return call
 
-    trials = Trials(telling(a), _FIRST, seed), Trials(telling(b), _SECOND, seed)
+    trials = Trials(telling(a), FIRST, seed), Trials(telling(b), SECOND, seed)
     found = wanted or lowest([t.precision for arm in trials for t in arm.first])
     first, second = (arm.first for arm in trials)
     shapes = next((t.prints.shapes for t in (*first, *second) if t.prints), None)
@@ -151,7 +147,7 @@ def _same(a: Any, b: Any, wanted: str | None, seed: int, progress: Progress) -> 
         first.append(trials[0].again())
     steps = STEPS
     own: list[float] = []
-    for name, arm in ((_FIRST, first), (_SECOND, second)):
+    for name, arm in ((FIRST, first), (SECOND, second)):
         limit, noise, differs = judge.own_noise(arm, steps)
         if noise is not None:
             own.append(noise)
@@ -166,7 +162,7 @@ def _same(a: Any, b: Any, wanted: str | None, seed: int, progress: Progress) -> 
         if noise is not None:
             own.append(noise)
         if differs is not None and limit <= different.step:
-            return _unknown(judge, _unsteady(_SECOND, differs), own_noise=noise)
+            return _unknown(judge, _unsteady(SECOND, differs), own_noise=noise)
     return _answer(
         judge, checked, different, max(own, default=None), steps, [len(first), len(second)]
     )
@@ -195,7 +191,7 @@ def _not_comparable(first: Sequence[Trial], second: Sequence[Trial]) -> str:
     for trial in (*first, *second):
         if trial.trouble:
             return f"{trial.trouble}, so there is nothing to compare"
-    for name, arm in ((_FIRST, first), (_SECOND, second)):
+    for name, arm in ((FIRST, first), (SECOND, second)):
         if not any(x is not None for x in arm[0].losses) and arm[0].prints is None:
             return (
                 f"{name} reported no loss, and no optimizer stepped while it was watched: yield or "
@@ -204,8 +200,8 @@ def _not_comparable(first: Sequence[Trial], second: Sequence[Trial]) -> str:
     samples = first[0].samples, second[0].samples
     if samples[0] and samples[1] and abs(samples[0] / samples[1] - 1) > _OTHER_BATCH:
         return (
-            f"a step takes {plural(samples[0], 'sample')} in {_FIRST} and "
-            f"{fmt_count(samples[1])} in {_SECOND}, so their losses are of different data"
+            f"a step takes {plural(samples[0], 'sample')} in {FIRST} and "
+            f"{fmt_count(samples[1])} in {SECOND}, so their losses are of different data"
         )
     return ""
 
@@ -249,7 +245,7 @@ def _answer(
     elif different is not None:
         sentence = f"Not the same result: first the {_said(different)}{_cause(different)}."
         if min(runs) < 2:
-            which = _FIRST if runs[0] < 2 else _SECOND
+            which = FIRST if runs[0] < 2 else SECOND
             warnings.append(f"{which} ran once: whether it agrees with itself is not known")
     else:
         sentence = f"Same result as far as {judge.precision} can tell: {_agreement(checked)}."
