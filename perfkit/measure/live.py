@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -61,8 +61,8 @@ _TEACHES = 3
 _MOST_ASKED = 12
 # Malloc is asked within a step if its last answer took less.
 _MOST_HEAP_MS = 0.2
-# Bytes of a batch that are kept to compare it with the next one.
-_COMPARED = 4096
+# A larger batch is not kept to compare it with the next one.
+_MOST_COMPARED_BYTES = 2**24
 
 
 @dataclass
@@ -114,8 +114,7 @@ class LoaderUse:
     equal_batches: bool = False
     first_batch: list[Any] = field(default_factory=list)
     first_is_due: bool = False
-    sampler: weakref.ref[Any] | None = None
-    iterator: weakref.ref[Any] | None = None
+    sampler_id: int = 0
 
 
 @dataclass
@@ -162,6 +161,19 @@ class OptimizerUse:
         written = now != version and not any(group.get("fused") for group in groups)
         if before() is not grad or written:
             self.left = weakref.ref(grad)
+
+
+_Use = TypeVar("_Use", ModuleUse, LoaderUse, OptimizerUse)
+
+
+def _use_of(thing: Any, uses: dict[int, _Use], make: Callable[[Any], _Use]) -> _Use | None:
+    """What is known of this object; None for one of very many."""
+    use = uses.get(id(thing))
+    if use is None or use.ref() is not thing:
+        if len(uses) >= _MOST_OBJECTS:
+            return None
+        use = uses[id(thing)] = make(weakref.ref(thing))
+    return use
 
 
 def _safe(method: Callable[..., None]) -> Callable[..., None]:
@@ -320,11 +332,10 @@ class Live:
     @_safe
     def forward_begins(self, module: Any, args: Any) -> None:
         """A module is called that no other one calls."""
-        use = self.modules.get(id(module))
-        if use is None or use.ref() is not module:
-            if len(self.modules) >= _MOST_OBJECTS:
-                return
-            use = self.modules[id(module)] = ModuleUse(weakref.ref(module))
+        use = _use_of(module, self.modules, ModuleUse)
+        if use is None:
+            return
+        if not use.n_calls:
             trains = [parameter.requires_grad for parameter in module.parameters()]
             use.is_frozen = bool(trains) and not any(trains)
         import torch
@@ -392,11 +403,9 @@ class Live:
     @_safe
     def optimizer_begins(self, optimizer: Any) -> None:
         """An optimizer steps."""
-        use = self.optimizers.get(id(optimizer))
-        if use is None or use.ref() is not optimizer:
-            if len(self.optimizers) >= _MOST_OBJECTS:
-                return
-            use = self.optimizers[id(optimizer)] = OptimizerUse(weakref.ref(optimizer))
+        use = _use_of(optimizer, self.optimizers, OptimizerUse)
+        if use is None:
+            return
         if self.n_steps > self._optimized_in + 1:  # what came to be in between was not seen
             for one in self.optimizers.values():
                 one.stepped_with = one.left = None
@@ -409,20 +418,19 @@ class Live:
     # --- DataLoaders ------------------------------------------------------------------------
 
     def _started(self, loader: Any, spent_s: float) -> None:
-        use = self.loaders.get(id(loader))
-        if use is None or use.ref() is not loader:
-            if len(self.loaders) >= _MOST_OBJECTS:
-                return
-            use = self.loaders[id(loader)] = LoaderUse(weakref.ref(loader), loader.num_workers)
-            # `for x in DataLoader(…)`: the loader is gone while its iterator runs
-            use.sampler = weakref.ref(loader._index_sampler)
+        use = _use_of(loader, self.loaders, LoaderUse)
+        if use is None:
+            return
+        use.n_workers, use.sampler_id = loader.num_workers, id(loader._index_sampler)
         use.n_starts += 1
         use.start_s += spent_s
         use.first_is_due = True
         self.looks, self._next = True, self.n_steps + 1  # to see the first batch
 
     def _came(self, iterator: Any, batch: Any, spent_s: float) -> None:
-        use = self._use_of(iterator)
+        # `for x in DataLoader(…)`: the loader is gone while its iterator runs; both have a sampler
+        sampler_id = id(getattr(iterator, "_index_sampler", None))
+        use = next((one for one in self.loaders.values() if one.sampler_id == sampler_id), None)
         if use is None:
             return
         use.n_seen += 1
@@ -441,23 +449,11 @@ class Live:
         if found:
             use.padding = max(found, key=lambda one: one.share)
 
-    def _use_of(self, iterator: Any) -> LoaderUse | None:
-        """The loader of an iterator is known by what both hold."""
-        for use in self.loaders.values():
-            if use.iterator is not None and use.iterator() is iterator:
-                return use
-        sampler = getattr(iterator, "_index_sampler", None)
-        for use in self.loaders.values():
-            if sampler is not None and use.sampler is not None and use.sampler() is sampler:
-                use.iterator = weakref.ref(iterator)
-                return use
-        return None
-
     @staticmethod
     def _compare(use: LoaderUse, parts: list[Any]) -> None:
         """Whether the second batch is the first one again."""
         kept = [np.array(part.numpy() if hasattr(part, "numpy") else part) for part in parts[:1]
-                if getattr(part, "nbytes", 0) and part.nbytes < _COMPARED * 4096
+                if getattr(part, "nbytes", 0) and part.nbytes < _MOST_COMPARED_BYTES
                 and getattr(getattr(part, "device", None), "type", "cpu") == "cpu"]  # fmt: skip
         if use.n_seen == 1:
             use.first_batch = kept

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.measure.phases import PHASES
 
@@ -25,6 +24,8 @@ from perfkit.measure.phases import PHASES
 CAPACITY = 65_536
 #: Points of an update; more steps than that are means of neighbours.
 MOST_POINTS = 500
+# So many last steps tell what is usual.
+_RECENT = 200
 
 Points = tuple[list[float], list[float], list[float]]
 """Step numbers from 1, durations and data waits in milliseconds."""
@@ -64,8 +65,6 @@ class StepMeter:
     __slots__ = ("_capacity", "_rows", "_skip", "n", "stride", "total_ns", "wait_total_ns")
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        if capacity < 2 or capacity % 2:
-            raise UsageError(f"a step meter's capacity is an even number ≥ 2, got {capacity}")
         self._rows = array("q")
         self._capacity = capacity * _N
         self._skip = self.n = self.total_ns = self.wait_total_ns = 0
@@ -142,9 +141,9 @@ class StepMeter:
         numbers, step_ms, wait_ms = zip(*kept, strict=True) if kept else ((), (), ())
         return list(numbers), list(step_ms), list(wait_ms)
 
-    def usual_ns(self, n: int) -> int:
-        """The median duration of the last ``n`` kept steps, in nanoseconds; 0 without any."""
-        last = sorted(self._rows[-n * _N :: _N])
+    def usual_ns(self) -> int:
+        """The median duration of the last kept steps, in nanoseconds; 0 without any."""
+        last = sorted(self._rows[-_RECENT * _N :: _N])
         return last[len(last) // 2] if last else 0
 
 

@@ -26,7 +26,6 @@ _LONGEST_SOURCE = 60
 # A step is overdue when it takes 1.5 times the median of the last ones, and at least 20 ms more.
 _OVERDUE = 1.5
 _OVERDUE_NS = 20_000_000
-_RECENT = 200
 
 _Place = tuple[str, int, str]  # file, line, function
 
@@ -58,7 +57,7 @@ class SlowStepSampler:
             meter: has the steps.
             loop: the code that asks for batches.
         """
-        usual_ns = meter.usual_ns(_RECENT)
+        usual_ns = meter.usual_ns()
         if not usual_ns or not self.instrument.is_on:
             return
         self._limit_ns = int(max(_OVERDUE * usual_ns, usual_ns + _OVERDUE_NS))

@@ -27,6 +27,7 @@ DATA_BOUND_FROM, PARTLY_FROM = 0.5, 0.2
 # The middle half of the values spans more than a quarter of the median: torch.utils.benchmark
 # (utils/common.py, _IQR_GROSS_WARN_THRESHOLD) calls this a gross spread.
 _WIDE_SPREAD = 0.25
+_CONFIDENCE = 0.95
 # A change of less than 5 % over the series is lost in the usual noise of a step.
 DRIFT_FROM = 0.05
 # The first value is an outlier if it is this many times the median of the others.
@@ -47,7 +48,7 @@ class Summary(Shown):
         n: how many values.
         median: their median, in ``unit``.
         low, high: interval of the median at ``confidence``, in ``unit``.
-        confidence: what the interval reaches; less than requested if n is too small.
+        confidence: what the interval reaches: 95 %, or less if n is too small.
         unit: of all figures, e.g. ``"ms"``.
         minimum, maximum: the extremes, in ``unit``.
         warnings: reasons to doubt these figures, one sentence each.
@@ -64,30 +65,24 @@ class Summary(Shown):
     warnings: tuple[str, ...] = ()
 
 
-def summarize(
-    values: Iterable[float] | npt.ArrayLike, *, unit: str = "ms", confidence: float = 0.95
-) -> Summary:
+def summarize(values: Iterable[float] | npt.ArrayLike, *, unit: str = "ms") -> Summary:
     """Summarise values in the order in which they were measured.
 
-        The interval runs between two order statistics (David and Nagaraja, Order Statistics, 7.1),
+    The interval runs between two order statistics (David and Nagaraja, Order Statistics, 7.1),
     whose ranks are moved apart by the square root of the autocorrelation time of the signs about
     the median: n correlated values are worth less than n independent ones.
 
     Args:
         values: measurements in time order, all finite and ≥ 0.
         unit: their unit.
-        confidence: confidence level of the median's interval, between 0 and 1.
 
     Raises:
-        UsageError: there are no values, one is negative or not finite, or ``confidence`` is not
-            between 0 and 1.
+        UsageError: there are no values, or one is negative or not finite.
     """
-    if not 0 < confidence < 1:
-        raise UsageError(f"confidence must be between 0 and 1, got {confidence!r}")
     data = _checked(values)
     n = len(data)
     ordered = np.sort(data)
-    rank, reached = _lower_rank(n, confidence)
+    rank, reached = _lower_rank(n)
     centre = (n + 1) / 2
     together = _correlation_time(data)
     rank = max(1, math.floor(centre - (centre - rank) * math.sqrt(together)))
@@ -100,7 +95,7 @@ def summarize(
         unit=unit,
         minimum=float(ordered[0]),
         maximum=float(ordered[-1]),
-        warnings=tuple(_doubts(data, ordered, confidence, reached, together)),
+        warnings=tuple(_doubts(data, ordered, reached, together)),
     )
 
 
@@ -128,12 +123,12 @@ def _checked(values: Iterable[float] | npt.ArrayLike) -> npt.NDArray[np.float64]
     return data
 
 
-def _lower_rank(n: int, confidence: float) -> tuple[int, float]:
+def _lower_rank(n: int) -> tuple[int, float]:
     """Rank (from 1) of the interval's lower end for independent values, and its confidence."""
-    tail = (1 - confidence) / 2
+    tail = (1 - _CONFIDENCE) / 2
     if n > _EXACT_UP_TO:
         half = NormalDist().inv_cdf(1 - tail) * math.sqrt(n) / 2
-        return max(1, math.floor((n + 1) / 2 - half)), confidence
+        return max(1, math.floor((n + 1) / 2 - half)), _CONFIDENCE
     below = 0.0  # P(fewer than `rank` values are below the true median)
     rank = 0
     while below + math.comb(n, rank) * 0.5**n <= tail:
@@ -141,7 +136,7 @@ def _lower_rank(n: int, confidence: float) -> tuple[int, float]:
         rank += 1
     if rank == 0:
         return 1, 1 - 2 * 0.5**n
-    return rank, confidence
+    return rank, _CONFIDENCE
 
 
 def _correlation_time(data: npt.NDArray[np.float64]) -> float:
@@ -169,16 +164,15 @@ def _correlation_time(data: npt.NDArray[np.float64]) -> float:
 def _doubts(
     data: npt.NDArray[np.float64],
     ordered: npt.NDArray[np.float64],
-    confidence: float,
     reached: float,
     together: float,
 ) -> Iterable[str]:
     n = len(data)
     median = float(np.median(ordered))
-    if reached < confidence:
+    if reached < _CONFIDENCE:
         yield (
             f"only {n} value{'s' * (n != 1)}: the interval is their whole range, "
-            f"{fmt_chosen_share(reached)} instead of {fmt_chosen_share(confidence)}; measure at "
+            f"{fmt_chosen_share(reached)} instead of {fmt_chosen_share(_CONFIDENCE)}; measure at "
             f"least {_FEW}"
         )
     if together > 1 and n / together < _FEW:

@@ -18,7 +18,6 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.when_imported import when_imported
 from perfkit.script.options import Options
@@ -86,22 +85,16 @@ class RunWatch:
         """What the program is doing right now; may be called in any thread."""
         seen = self._torch
         if seen is None:
-            return Snapshot(0, time.perf_counter() - self._began_s, 0.0)
+            return Snapshot(0, time.perf_counter() - self._began_s, None)
         meter = seen.meter
         return Snapshot(
             n_steps=meter.n,
             in_step_s=time.perf_counter() - (seen.recorder.log.last_s or self._began_s),
-            total_s=meter.total_ns / 1e9,
+            step_ms=meter.usual_ns() / 1e6 or None,
         )
 
     def start(self) -> None:
-        """Begin to watch, in the thread that will run the program.
-
-        Raises:
-            UsageError: it was started before.
-        """
-        if self._pid:
-            raise UsageError("a RunWatch watches one run: make a new one for the next")
+        """Begin to watch, in the thread that will run the program; once."""
         self._pid = os.getpid()
         self._thread_id = threading.get_ident()
         _watches.add(self)
@@ -141,28 +134,18 @@ class RunWatch:
                 self._torch.stop(error, hangs=hangs)
 
     def result(self, ended: str, *, rank: int | None = None) -> WholeRun:
-        """Explain the run.
+        """Explain the run, after its end.
 
         Args:
             ended: how it ended, in words: ``"finished"``, ``"raised ValueError"``.
             rank: of this process in a job of several.
-
-        Raises:
-            UsageError: it has not ended.
         """
-        if not self._ended_s:
-            raise UsageError("the run has not ended: call stop() first")
         from perfkit.script.whole_run import Times, whole_run
 
         return whole_run(
             self.name,
             ended,
-            Times(
-                self._began_s,
-                self._torch_s or None,
-                self._ended_s,
-                self._torch_elsewhere,
-            ),
+            Times(self._began_s, self._torch_s or None, self._ended_s, self._torch_elsewhere),
             self.options,
             self._torch,
             rank=rank,

@@ -41,3 +41,16 @@ def test_the_first_steps_and_those_that_double_their_number_are_looked_at() -> N
     assert use.n_eval_with_grad == 1
     assert [use.ref() for use in live.optimizers.values()] == [optimizer]
     assert [one.n_starts for one in live.loaders.values()] == [1, 1]
+
+
+def test_a_loader_with_a_list_of_batches_is_met_like_any_other() -> None:
+    """A list has no weak reference, and all that was looked at ended there."""
+    live, phases = Live(lambda: True), Phases()
+    phases.live = live
+    live.start(lambda live: None)
+    phases.start()
+    list(DataLoader(torch.ones(4, 4), batch_sampler=[[0, 1], [2, 3]]))
+    phases.stop()
+    live.stop()
+    assert live.failure is None
+    assert [one.n_seen for one in live.loaders.values()] == [2]

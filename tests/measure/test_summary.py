@@ -93,12 +93,6 @@ def test_what_cannot_be_a_measurement_is_refused(values: list[float]) -> None:
         summarize(values)
 
 
-@pytest.mark.parametrize("confidence", [0, 1, 95])
-def test_confidence_is_a_share(confidence: float) -> None:
-    with pytest.raises(UsageError, match="confidence"):
-        summarize([1, 2], confidence=confidence)
-
-
 def test_takes_arrays_and_iterators() -> None:
     assert summarize(np.array([[1.0, 2.0], [3.0, 4.0]])).n == 4
     assert summarize(x for x in (1.0, 2.0)).median == 1.5

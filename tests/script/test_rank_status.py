@@ -84,7 +84,7 @@ def test_ranks_of_one_launcher_meet_and_the_folder_goes_with_it() -> None:
 
 
 def test_a_heartbeat_tells_step_and_line_until_the_end(tmp_path: Path) -> None:
-    seen = Snapshot(15, 5.0, 3.0)
+    seen = Snapshot(15, 5.0, 200.0)
     heartbeat = Heartbeat(tmp_path, 3, lambda: seen)
     heartbeat.start()
     deadline = time.monotonic() + 60
@@ -105,7 +105,7 @@ def test_a_heartbeat_tells_step_and_line_until_the_end(tmp_path: Path) -> None:
 def test_a_step_of_two_seconds_is_looked_into(
     tmp_path: Path, in_step_s: float, is_looked_into: bool
 ) -> None:
-    status = Heartbeat(tmp_path, 3, lambda: Snapshot(15, in_step_s, 3.0))._now()
+    status = Heartbeat(tmp_path, 3, lambda: Snapshot(15, in_step_s, 200.0))._now()
     assert ("test_rank_status.py" in status.line) is is_looked_into
 
 

@@ -17,7 +17,6 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_ms
 from perfkit.measure.tracker import Update
 from perfkit.script import _torch_watch, run_watch
@@ -272,18 +271,6 @@ def test_a_forked_child_knows_nothing_of_it() -> None:
     assert found == [0]
     assert said.n_steps == 8
     assert said.profile is not None
-
-
-def test_a_watch_is_for_one_run() -> None:
-    watch = RunWatch("train.py")
-    with pytest.raises(UsageError, match="has not ended"):
-        watch.result("finished")
-    watch.start()
-    try:
-        with pytest.raises(UsageError, match="watches one run"):
-            watch.start()
-    finally:
-        watch.stop()
 
 
 def test_what_the_program_does_in_watched_steps_is_not_said_to_be_perfkits() -> None:

@@ -41,7 +41,7 @@ class Status:
         at_s: when it said so.
         n_steps: steps so far.
         step_began_s: when the current one began, or the set-up before the first.
-        step_ms: mean of the last steps; None before there were some.
+        step_ms: median of the last steps; None before there were some.
         line: of the program, where the step takes long; empty where unknown.
         waits_in: in what it waits for other ranks, as far as its frames tell: ``all_reduce``.
         ended: how it ended, in words that follow its name; empty while it runs.
@@ -75,7 +75,7 @@ class Snapshot:
 
     n_steps: int
     in_step_s: float
-    total_s: float
+    step_ms: float | None
 
 
 class Heartbeat:
@@ -94,7 +94,6 @@ class Heartbeat:
         now_s = time.time()
         self._status = Status(rank, os.getpid(), now_s, step_began_s=now_s)
         self._main = threading.get_ident()
-        self._seen = (0, 0.0)  # steps, seconds
         self._stop = threading.Event()
         self._writing = threading.Lock()
 
@@ -129,17 +128,11 @@ class Heartbeat:
 
     def _now(self) -> Status:
         seen = self._look()
-        n, total_s = self._seen
-        before = self._status
-        step_ms = before.step_ms
-        if seen.n_steps > n:
-            step_ms = 1e3 * (seen.total_s - total_s) / (seen.n_steps - n)
-            self._seen = seen.n_steps, seen.total_s
         line, waits_in = _where(stack_of(self._main)) if seen.in_step_s > _LONG_S else ("", "")
         now_s = time.time()
         return replace(
-            before, at_s=now_s, n_steps=seen.n_steps, step_began_s=now_s - seen.in_step_s,
-            step_ms=step_ms, line=line, waits_in=waits_in,
+            self._status, at_s=now_s, n_steps=seen.n_steps, step_began_s=now_s - seen.in_step_s,
+            step_ms=seen.step_ms, line=line, waits_in=waits_in,
         )  # fmt: skip
 
     def _write(self) -> None:
@@ -180,7 +173,7 @@ def lives(status: Status) -> bool:
         process = psutil.Process(status.pid)
         # a later process may have its pid
         return process.status() != psutil.STATUS_ZOMBIE and process.create_time() <= status.at_s
-    except psutil.NoSuchProcess:
+    except psutil.Error:
         return False
 
 
