@@ -12,6 +12,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 from playwright.sync_api import Browser
 
+from perfkit.course.kit import progress
 from perfkit.course.kit.folding import fold_answers
 from tests.browser.conftest import VIEWPORT
 
@@ -43,6 +44,12 @@ QUIZ_BOX = ".pk-choices:has(legend:has-text('CPU tensor'))"
 
 
 CELLS = ["import os", PREDICT, QUIZ, EXERCISE, "1", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _no_guess_is_locked() -> None:
+    """A guess survives its kernel, so that of one test would be locked in the next."""
+    progress.forget()
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +234,19 @@ def test_what_is_saved_needs_no_kernel(kit: Any) -> None:
         assert {"text/plain", "text/html"} <= set(data)
         assert "<script" not in data["text/html"]
     assert saved.cells[1].outputs[-1].data["text/plain"].startswith(QUESTION)
+
+
+def test_a_locked_guess_survives_a_restart_of_the_kernel(open_notebook: Callable) -> None:
+    book = open_notebook([PREDICT, "guess.lock('c')"], "kit-restarted", fresh=True)
+    book.run_all()
+    book.wait_data(BOX, "d.state === 'closed' && d.picked === 'c'")
+    book.page.evaluate(
+        "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.restart()"
+    )
+    book.wait_for_kernel()
+    _run(book, 0, PREDICT)
+    book.wait_data(BOX, "d.state === 'closed' && d.picked === 'c'")
+    assert _status(book, BOX).startswith("Locked: c")
 
 
 @pytest.mark.slow
