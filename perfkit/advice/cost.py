@@ -151,14 +151,13 @@ def cost(
     check_whole("steps", steps, 1, _MOST_STEPS)
     check_text("currency", currency)
     now = _length("step", step)
-    ms = now.ms
     low, high = now.interval_ms or (None, None)
     doubts = list(now.doubts)
     broken_even = None
     if before is not None:
         then = _length("before", before)
         doubts += then.doubts
-        hours, work_cost = _hours(then.ms - ms, steps), float(work_hours * wage_per_hour)
+        hours, work_cost = _hours(then.ms - now.ms, steps), float(work_hours * wage_per_hour)
         saved = hours * price_per_hour
         runs = work_cost / saved if saved > 0 else None
         broken_even = BreakEven(saved, hours, float(work_hours), work_cost, runs)
@@ -168,18 +167,19 @@ def cost(
         )
     elsewhere = _elsewhere(step, on, steps)
     doubts += [d for one in elsewhere for d in one.step.doubts]
+    prices = [None if x is None else _hours(x, steps) * price_per_hour for x in (low, high)]
     return RunCost(
-        step_ms=ms,
+        step_ms=now.ms,
         low_ms=low,
         high_ms=high,
         how=now.how,
         steps=steps,
         price_per_hour=float(price_per_hour),
         currency=currency or "",
-        hours=_hours(ms, steps),
-        price=_hours(ms, steps) * price_per_hour,
-        price_low=None if low is None else _hours(low, steps) * price_per_hour,
-        price_high=None if high is None else _hours(high, steps) * price_per_hour,
+        hours=_hours(now.ms, steps),
+        price=_hours(now.ms, steps) * price_per_hour,
+        price_low=prices[0],
+        price_high=prices[1],
         break_even=broken_even,
         elsewhere=elsewhere,
         warnings=tuple(dict.fromkeys(doubts)),

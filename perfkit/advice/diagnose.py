@@ -103,7 +103,7 @@ def diagnose(
     ]
     compiled = case.facts.compiled
     compile_s = 0.0 if compiled is None else compiled.compile_s
-    found += outside(elsewhere, trains=case.trains, compile_s=compile_s)
+    found += outside(elsewhere, compile_s=compile_s)
     growth = None if elsewhere is None else elsewhere.growth
     found += (grows := steps_grow(growth, busy))
     found = _joined([_with_ceiling(f, case) for f in state], _without_the_same(found, state))

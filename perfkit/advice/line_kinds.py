@@ -19,31 +19,24 @@ class LineKind:
     Attributes:
         name: one word for it.
         words: what it is, to follow "… is".
-        in_training: a snippet that fits.
+        what_to_do: a snippet that fits, where something is trained or not.
         rule: of the finding about such lines.
-        elsewhere: the snippet where nothing is trained, if that is another.
         title: what is wrong with such a line, for a finding about it; empty where its text alone
             does not tell.
     """
 
     name: str
     words: str
-    in_training: str
+    what_to_do: str
     rule: str = "host-python"
-    elsewhere: str = ""
     title: str = ""
-
-    def what_to_do(self, *, trains: bool) -> str:
-        """A snippet that fits."""
-        return self.in_training if trains else self.elsewhere or self.in_training
 
 
 SLEEP = LineKind(
     "sleep",
     "a wait that the code itself asks for",
-    "# the step sleeps: take the wait out, or wait in a thread alongside training",
+    "# the step sleeps: take the wait out, or wait in a thread alongside the model",
     rule="host-sleeps",
-    elsewhere="# the step sleeps: take the wait out, or wait in a thread alongside the model",
 )
 WAITING = LineKind(
     "waiting",
@@ -56,21 +49,15 @@ WAITING = LineKind(
 LOGGING = LineKind(
     "logging",
     "logging or printing",
+    "if n % 50 == 0:\n    log(...)  # not each time; pass numbers, not tensors",
     rule="logging-in-step",
-    in_training="if step % 50 == 0:\n    log(...)  # not in every step; pass numbers, not tensors",
-    elsewhere="lines.append(...)\n"
-    "if len(lines) == 50:  # many at once; numbers, not tensors\n"
-    "    log(lines)\n    lines.clear()",
 )
 SAVING = LineKind(
     "file",
     "reading or writing files",
-    "# read ahead in a DataLoader's workers, and save rarely or from another process:\n"
+    "# read ahead in a DataLoader's workers, and write rarely, in a thread alongside the model:\n"
     "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
-    "if step % 1000 == 0:\n    torch.save(...)",
-    elsewhere="# read ahead in a DataLoader's workers, and write in a thread alongside the model:\n"
-    "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
-    "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(write, results)",
+    "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(torch.save, results, path)",
 )
 IMAGES = LineKind(
     "images",
@@ -145,11 +132,9 @@ BACKWARD = LineKind(
 METRICS = LineKind(
     "metrics",
     "metrics",
-    "# compute metrics on some of the steps, or once an epoch from kept predictions:\n"
-    "if step % 50 == 0:\n    metric.update(prediction.detach(), target)",
-    elsewhere="# keep the predictions in the loop, and compute metrics on all of them after it:\n"
-    "predictions.append(prediction)\n"
-    "metric.update(torch.cat(predictions), torch.cat(targets))",
+    "# compute metrics now and then, or once, from kept predictions:\n"
+    "predictions.append(prediction.detach())\n"
+    "metric.update(torch.cat(predictions), torch.cat(targets))  # after the loop",
 )
 EMA = LineKind(
     "EMA",

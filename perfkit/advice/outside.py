@@ -96,7 +96,7 @@ def steps_grow(growth: Growth | None, busy: CpuContention | None) -> tuple[Findi
             "steps-grow",
             growth.sentence(),
             (f"beyond the first third, steps took {more}{below}",),
-            _CUT_THE_GRAPH if goes_back else kind.in_training if known else _KEEP_LESS,
+            _CUT_THE_GRAPH if goes_back else kind.what_to_do if known else _KEEP_LESS,
             line=f"{growth.place}: {growth.source}" if growth.place else None,
             gain=(gain, f"for all steps, {formula}"),
             changes="gradients end where a step begins" if goes_back else "",
@@ -104,7 +104,7 @@ def steps_grow(growth: Growth | None, busy: CpuContention | None) -> tuple[Findi
     )
 
 
-def outside(elsewhere: Elsewhere | None, *, trains: bool, compile_s: float = 0.0) -> list[Finding]:
+def outside(elsewhere: Elsewhere | None, *, compile_s: float = 0.0) -> list[Finding]:
     """A finding about each large part of the time outside the recorded steps.
 
     Where ``torch.compile`` took at least half of such a part, that is said of it elsewhere.
@@ -118,13 +118,13 @@ def outside(elsewhere: Elsewhere | None, *, trains: bool, compile_s: float = 0.0
     least_s = max(_LEAST_SHARE * elsewhere.region_s, _LEAST_S)
     spent = [(one, sum(s.seconds for s in one)) for one in groups.values()]
     large = [one for one, s in spent if s >= least_s and compile_s < s / 2]
-    told = [_of(one, elsewhere.region_s, trains=trains) for one in large[:_MOST_STRETCHES]]
+    told = [_of(one, elsewhere.region_s) for one in large[:_MOST_STRETCHES]]
     # a place without a cure, rollouts between updates for one, is only worth a word if it is large
     no_gain = amdahl(LARGE)[0]
-    return [f for f in told if f.what_to_do != OTHER.in_training or f.gain_at_most >= no_gain]
+    return [f for f in told if f.what_to_do != OTHER.what_to_do or f.gain_at_most >= no_gain]
 
 
-def _of(stretches: list[Stretch], region_s: float, *, trains: bool) -> Finding:
+def _of(stretches: list[Stretch], region_s: float) -> Finding:
     stretch, spent_s = stretches[0], sum(s.seconds for s in stretches)
     when = " and ".join(s.when for s in stretches)
     share = min(spent_s / region_s, 1.0)
@@ -142,7 +142,7 @@ def _of(stretches: list[Stretch], region_s: float, *, trains: bool) -> Finding:
             *(s.words() for s in stretches),
             *(f"{fmt_share(part)} of it at {at}: {source}" for at, source, part in stretch.inside),
         ],
-        _what_to_do(stretch, kind, phase, trains=trains),
+        _what_to_do(stretch, kind, phase),
         cures=OF_LOADING if phase == "data wait" else (),
         share=share,
         of="for the code as a whole, ",
@@ -150,19 +150,19 @@ def _of(stretches: list[Stretch], region_s: float, *, trains: bool) -> Finding:
     )
 
 
-def _what_to_do(stretch: Stretch, kind: LineKind, phase: str, *, trains: bool) -> str:
+def _what_to_do(stretch: Stretch, kind: LineKind, phase: str) -> str:
     """A snippet for the line that is known to be slow, else for what the stretch is."""
     if kind.title or kind in (SLEEP, WAITING):
-        return kind.what_to_do(trains=trains)
+        return kind.what_to_do
     text = f"{stretch.source} {stretch.below} {stretch.place}"
     if phase == "checkpoint" or _SAVES.search(text):
         return _CHECKPOINT
     if stretch.is_set_up:
         return _SET_UP if stretch.place else _PROFILE_IT
     if kind is not OTHER:
-        return kind.what_to_do(trains=trains)
+        return kind.what_to_do
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]
     if _EVALUATES.search(text):
         return _EVALUATION
-    return OTHER.in_training if stretch.place else _PROFILE_IT
+    return OTHER.what_to_do if stretch.place else _PROFILE_IT

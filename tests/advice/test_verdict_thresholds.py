@@ -398,12 +398,12 @@ def test_a_wait_names_the_call_that_the_host_sat_in(sat: Any, said: str) -> None
 def test_time_outside_of_the_steps_is_a_finding(source: str, advice: str) -> None:
     stretch = Stretch("after the last step", 6.0, 0, "a.py:3", source)
     known = Elsewhere(8.0, 1.0, (stretch,))
-    (found,) = outside(known, trains=True)
+    (found,) = outside(known)
     assert found.what_to_do.startswith(advice)
     assert found.gain_at_most == pytest.approx(4.0)
     assert found.line == f"a.py:3: {source}"
-    assert outside(None, trains=True) == []
-    assert outside(Elsewhere(800.0, 1.0, (stretch,)), trains=True) == []
+    assert outside(None) == []
+    assert outside(Elsewhere(800.0, 1.0, (stretch,))) == []
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def test_lines_that_wait_by_their_text(text: str, is_wait: bool) -> None:
         "a.py", 1, "a.py:1", "train", text, 9, 1.0, False, "__main__", library_function="m.train"
     )
     assert (kind_of(line, trains=True) is WAITING) == is_wait
-    assert "train" not in WAITING.what_to_do(trains=False)
+    assert "train" not in WAITING.what_to_do
     # what the line called was busy in a library: its text alone shows no wait
     assert kind_of(replace(line, library_function="numpy.linalg.svd"), trains=True) is not WAITING
 

@@ -45,6 +45,10 @@ _NOT_FOR_TENSOR_CORES = re.compile(
 _MOVES = ("elementwise", "normalization", "reduction", "pooling")
 _LEAST_KERNELS = 4
 
+_TF32 = (
+    'torch.set_float32_matmul_precision("high")  # TF32: 10 bits of mantissa\n'
+    "torch.backends.cudnn.allow_tf32 = True  # for convolutions: the default"
+)
 _IN_16_BITS = 'with torch.autocast("cuda", dtype=torch.{}):  # the weights stay in float32\n'
 _TRAIN = "    loss = loss_fn(model(x), y)\n"
 _RUN = "    y = model(x)\n"
@@ -70,33 +74,23 @@ def number_formats(case: Case) -> Iterator[Finding]:
     plain = rows[case.trace.name_table(_could_use_tensor_cores)[case.trace.name_id[rows]]]
     share = case.device_share(plain)
     if share >= _LEAST_SHARE:
-        evidence = [
-            f"products outside of tensor cores run for {fmt_share(share)} of each step, the "
-            f"longest in {_longest(case, plain)}"
-        ]
-        if major >= 8:
-            yield found(
-                "tf32-off",
-                "Matrix products run in full float32, not in TF32",
-                evidence,
-                'torch.set_float32_matmul_precision("high")  # TF32: 10 bits of mantissa\n'
-                "torch.backends.cudnn.allow_tf32 = True  # for convolutions: the default",
-                cures=("compute",),
-                share=share,
-                speedup=_TENSOR_SPEEDUP,
-                changes="products are rounded to 10 bits of mantissa, sums are not",
-            )
-        else:
-            what = _IN_16_BITS.format("float16") + (_TRAIN + _SCALED if case.trains else _RUN)
-            yield found(
-                "tensor-cores-unused",
-                "The tensor cores are not used: matrix products run in float32",
-                evidence,
-                what.rstrip(),
-                cures=("compute",),
-                share=share,
-                speedup=_TENSOR_SPEEDUP,
-            )
+        tf32 = major >= 8
+        in_16_bits = _IN_16_BITS.format("float16") + (_TRAIN + _SCALED if case.trains else _RUN)
+        yield found(
+            "tf32-off" if tf32 else "tensor-cores-unused",
+            "Matrix products run in full float32, not in TF32"
+            if tf32
+            else "The tensor cores are not used: matrix products run in float32",
+            [
+                f"products outside of tensor cores run for {fmt_share(share)} of each step, the "
+                f"longest in {_longest(case, plain)}"
+            ],
+            _TF32 if tf32 else in_16_bits.rstrip(),
+            cures=("compute",),
+            share=share,
+            speedup=_TENSOR_SPEEDUP,
+            changes="products are rounded to 10 bits of mantissa, sums are not" * tf32,
+        )
         return
     is_float32 = case.is_file or any("float32" in o.dtypes for o in case.facts.optimizers)
     dense = _share(case, _in_tf32)
@@ -170,11 +164,6 @@ def small_grids(case: Case) -> Iterator[Finding]:
     share = case.device_share(rows) * max(1.0 - used_us / busy_us, 0.0)
     if share < _LEAST_SHARE:
         return
-    more = (
-        "loader = DataLoader(dataset, batch_size=2 * batch_size, ...)"
-        if case.trains
-        else "x = torch.cat(inputs)"
-    )
     yield found(
         "small-kernels",
         "Kernels are too small for this GPU: not all of its multiprocessors have work",
@@ -182,7 +171,8 @@ def small_grids(case: Case) -> Iterator[Finding]:
             f"idle multiprocessors amount to {fmt_share(share)} of each step, most of it in "
             f"{_longest(case, small)}"
         ],
-        f"{more}  # more work per kernel\nmodel = torch.compile(model)  # fewer, larger kernels",
+        "# larger batches: more work per kernel\n"
+        "model = torch.compile(model)  # fewer, larger kernels",
         cures=("compute",),
         share=share,
     )

@@ -115,7 +115,7 @@ def python(case: Case) -> Iterator[Finding]:
         evidence,
         _FIND_THE_LINE[case.is_file + (case.is_file and not case.knows_of_python)]
         if top is None
-        else kind.what_to_do(trains=case.trains),
+        else kind.what_to_do,
         cures=("host",),
         share=lost,
         formula="no bound: the work that it waits for is not recorded" * waits,
@@ -157,7 +157,7 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
             f"{fmt_share(share)} of it, most often "
             + ", ".join(f"{o.name} ({fmt_count(o.count / case.n_steps)})" for o in named)
         ],
-        "" if line is None else kind.what_to_do(trains=case.trains) if kind else _WHOLE_TENSOR,
+        "" if line is None else kind.what_to_do if kind else _WHOLE_TENSOR,
         cures=("compute",),
         share=all_of_it,
         of="with what else is called so often, and the Python between, ",

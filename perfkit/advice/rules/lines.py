@@ -77,7 +77,7 @@ def _at_this_line(case: Case, top: Line, of_what: str) -> Finding:
             f"{fmt_share(top.share)} {of_what} [{fmt_share(low)}, {fmt_share(high)}], by "
             f"{top.n_samples} samples{inside}"
         ],
-        kind.what_to_do(trains=case.trains) if kind not in (OTHER, BACKWARD) else "",
+        kind.what_to_do if kind not in (OTHER, BACKWARD) else "",
         cures=("host", "compute", "data"),
         share=top.share,
         line=top.shown,
@@ -115,7 +115,7 @@ def _by_kind(
             if is_data
             else f"Part of what counts as forward is {kind.words}",
             [f"{n} line samples fall on such lines: about {fmt_share(part)} of each step"],
-            kind.what_to_do(trains=case.trains),
+            kind.what_to_do,
             cures=(cures,),
             share=part,
             line=mine[0].shown,

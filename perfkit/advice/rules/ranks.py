@@ -66,21 +66,14 @@ def data_parallel(case: Case) -> Iterator[Finding]:
     idle = 1.0 - float(np.mean(busy))
     yield found(
         "data-parallel",
-        "DataParallel drives all devices from one process: "
-        + ("use DistributedDataParallel" if case.trains else "give each a process of its own"),
+        "DataParallel drives all devices from one process: give each a process of its own",
         [
             f"{len(busy)} devices in one process, busy for "
             f"{', '.join(fmt_share(b) for b in busy)} of each step"
         ],
-        "# torchrun --nproc-per-node=N train.py\n"
-        'torch.distributed.init_process_group("nccl")\n'
-        "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[local_rank])\n"
-        "sampler = torch.utils.data.DistributedSampler(dataset)\n"
-        "loader = DataLoader(dataset, ..., sampler=sampler)"
-        if case.trains
-        else "# torchrun --nproc-per-node=N script.py\n"
-        "model = model.to(local_rank)  # each process has a replica\n"
-        "y = model(x.chunk(world_size)[rank].to(local_rank))  # and a part of the inputs",
+        "# torchrun --nproc-per-node=N script.py\n"
+        "model = torch.nn.parallel.DistributedDataParallel(model.to(local_rank))\n"
+        "sampler = torch.utils.data.DistributedSampler(dataset)  # a part of it for each process",
         cures=("communication",),
         share=idle,
         of=f"all {len(busy)} devices together idle for {fmt_share(idle)}: ",

@@ -25,22 +25,21 @@ _LEAST_SYNC = 0.05
 # In a healthy step of a few ms, Python between ops takes up to a tenth.
 _LEAST_SHARE, _LEAST_SEARCH = 0.15, 0.1
 
+# operator → the wait that it makes, and what to do
 _READS = (
     "a value is read (.item(), float(), an `if`, print)",
-    "running += loss.detach()  # stays on the device\n"
-    "if step % 50 == 0:\n"
-    "    print(running.item() / 50)  # one sync in fifty steps",
-    "values.append(y)  # stays on the device\n"
-    "values = torch.stack(values).tolist()  # after the loop: one sync for all",
+    "values.append(value.detach())  # stays on the device; a mean: running += value.detach()\n"
+    "values = torch.stack(values).tolist()  # now and then, or after the loop: one sync for all",
 )
 _COUNTS = (
     "the host must know the number of hits (nonzero, boolean index)",
-    "loss = torch.where(mask, loss, 0.0).sum() / mask.sum()  # instead of loss[mask].mean()",
-    "y = torch.where(mask, x, 0.0)  # instead of x[mask]: keeps the shape",
+    "y = torch.where(mask, x, 0.0)  # instead of x[mask]: keeps the shape\n"
+    "mean = y.sum() / mask.sum()  # instead of x[mask].mean()",
 )
-_DISTINCT = ("ordered = values.sort().values\nn = 1 + (ordered[1:] != ordered[:-1]).sum()",) * 2
-_UNIQUE = ("the host must know the number of distinct values", *_DISTINCT)
-# operator → the wait that it makes: what, and what to do in training and elsewhere
+_UNIQUE = (
+    "the host must know the number of distinct values",
+    "ordered = values.sort().values\nn = 1 + (ordered[1:] != ordered[:-1]).sum()",
+)
 _INSTEAD = {
     **dict.fromkeys(("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero"), _READS),
     **dict.fromkeys(("aten::nonzero", "aten::index", "aten::masked_select"), _COUNTS),
@@ -48,15 +47,13 @@ _INSTEAD = {
 }
 _SENT = (
     "a blocking copy waits for all that was launched before",
-    "loader = DataLoader(dataset, ..., pin_memory=True)  # or x.pin_memory(), once\n"
-    "x = x.to(device, non_blocking=True)  # asks for the copy, and goes on",
-    "x = torch.empty(shape, pin_memory=True)  # what is filled on the host: in pinned memory\n"
+    "loader = DataLoader(dataset, ..., pin_memory=True)  # or fill what is pinned once:\n"
+    "# x = torch.empty(shape, pin_memory=True)\n"
     "x = x.to(device, non_blocking=True)  # asks for the copy, and goes on",
 )
 _OTHERWISE = (
     "the host waits for a result (.cpu(), .tolist(), synchronize)",
     "result = result.detach()  # keep it on the device until it is needed, outside of the step",
-    "results.append(result)  # keep it on the device until it is needed, outside of the step",
 )
 
 
@@ -73,14 +70,13 @@ def sync(case: Case) -> Iterator[Finding]:
     top = max(by_op, key=lambda op: sum(s.cost_us for s in by_op[op]))
     worst = by_op[top][0]
     known = next((o for o in reversed(worst.ops) if o in _INSTEAD), "")
-    what, in_training, elsewhere = _INSTEAD.get(known, _OTHERWISE)
+    what, what_to_do = _INSTEAD.get(known, _OTHERWISE)
     if "HtoD" in worst.copy:
-        what, in_training, elsewhere = _SENT
+        what, what_to_do = _SENT
     elif not worst.op and "Synchronize" in top and case.trace.is_a(Category.OP).any():
         call = f"torch.{case.device_type}.synchronize()"
         what = f"the code, or a library, asks to wait ({call})"
-        in_training = f"# only a clock needs to wait, and not in every step\n{call}"
-        elsewhere = f"# only a clock needs to wait: once, after all of the work\n{call}"
+        what_to_do = f"# only a clock needs to wait: once, after all of the work\n{call}"
     place = recorded_place(worst.stack)
     yield found(
         "sync",
@@ -91,7 +87,7 @@ def sync(case: Case) -> Iterator[Finding]:
             f"they take {fmt_us(sum(s.cost_us for s in waits) / case.n_steps)} of the host; the "
             f"device then idles for {fmt_share(lost)} of each step",
         ],
-        in_training if case.trains else elsewhere,
+        what_to_do,
         cures=("sync",),
         share=lost,
         line=place and f"{place[0]}:{place[1]} in {place[2]}{' (its def)' * worst.at_def}",
@@ -115,7 +111,7 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
             f"{plural(len(rows) / case.n_steps, 'copy', 'copies')} a step, "
             f"{fmt_bytes(n_bytes / case.n_steps)}: for {fmt_share(lost)} of it nothing computes"
         ],
-        f"{_SENT[1]}\n# and send uint8: normalise on the device" if case.trains else _SENT[2],
+        f"{_SENT[1]}\n# and send pictures in uint8: normalise on the device",
         cures=("copy",),
         share=lost,
     )

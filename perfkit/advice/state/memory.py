@@ -255,7 +255,7 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
         rule = "tensors-kept"
         title = f"{keeper.name or 'Something'} keeps tensors of every {each}"
         graphs = "; they lead to autograd graphs, which keep more" if keeper.with_graph else ""
-        told, what_to_do = f"{has} of about {entry} each{graphs}", GROWS.in_training
+        told, what_to_do = f"{has} of about {entry} each{graphs}", GROWS.what_to_do
     else:
         rule = "objects-kept"
         entries = plural(max(round(keeper.per_step), 1), "entry", "entries")
