@@ -42,8 +42,7 @@ from perfkit.trace.read.intervals import Intervals, overlap, paint, union, witho
 from perfkit.trace.read.lookups import launch_rows
 from perfkit.trace.read.steps import Steps
 from perfkit.trace.record.facts import Facts
-from perfkit.trace.record.lines import NO_LINES, LineSamples
-from perfkit.trace.record.waits import sleeping_share, waiting_share
+from perfkit.trace.record.lines import NO_LINES, LineSamples, sleeping_share, waiting_share
 
 _AMD_CALL = re.compile(r"^hip[A-Z]")
 _COMPILED = "Torch-Compiled Region: "

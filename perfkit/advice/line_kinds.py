@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from perfkit.trace.record.lines import Line
-from perfkit.trace.record.waits import is_sleep_by_text, is_wait, is_wait_by_text
+from perfkit.trace.record.lines import Line, is_sleep_by_text, is_wait, is_wait_by_text
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from perfkit.advice.line_kinds import (
 )
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.words import fmt_s, fmt_share
-from perfkit.trace.record.elsewhere import Elsewhere, Stretch
-from perfkit.trace.record.growth import Growth
+from perfkit.trace.record.elsewhere import Elsewhere, Growth, Stretch
 
 # A stretch that is smaller than this part of the whole is no finding.
 _LEAST_SHARE, _LEAST_S, _MOST_STRETCHES = 0.1, 0.05, 3

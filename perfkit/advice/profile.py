@@ -33,11 +33,10 @@ from perfkit.trace.ask.waterfall import NO_DEVICE, Waterfall, waterfall_beside
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import is_communication, is_data_wait
 from perfkit.trace.read.steps import WHOLE, Steps, find_steps, n_backward_passes
-from perfkit.trace.record.cost import Cost
 from perfkit.trace.record.elsewhere import Elsewhere
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples
-from perfkit.trace.record.recording import Recording
+from perfkit.trace.record.recording import Cost, Recording
 from perfkit.trace.record.step_log import Coverage
 
 if TYPE_CHECKING:

@@ -43,7 +43,7 @@ from perfkit.synclint.sites import (
 )
 
 if TYPE_CHECKING:
-    from perfkit.synclint.tracer import Tracer
+    from perfkit.synclint.reality import Tracer
 
 _Tensor = torch.Tensor
 _MODULE_FILE = sys.modules["torch.nn.modules.module"].__file__

@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from perfkit.trace.read.load import load
     from perfkit.trace.read.save import save
     from perfkit.trace.read.steps import Steps, find_steps
-    from perfkit.trace.record.cost import Cost
     from perfkit.trace.record.lines import Line, LineSamples
     from perfkit.trace.record.record import Recorder
-    from perfkit.trace.record.recording import Recording
+    from perfkit.trace.record.recording import Cost, Recording
 
 __all__ = [
     "Breakdown",
@@ -118,10 +117,9 @@ _DEFINED_IN = {
     "perfkit.trace.read.load": "load",
     "perfkit.trace.read.save": "save",
     "perfkit.trace.read.steps": "Steps find_steps",
-    "perfkit.trace.record.cost": "Cost",
     "perfkit.trace.record.lines": "Line LineSamples",
     "perfkit.trace.record.record": "Recorder",
-    "perfkit.trace.record.recording": "Recording",
+    "perfkit.trace.record.recording": "Cost Recording",
 }
 
 if not TYPE_CHECKING:  # there, a misspelt name is an error

@@ -13,7 +13,7 @@ from perfkit.advice import explain
 from perfkit.advice.profile import _limit_of
 from perfkit.trace import find_steps, load
 from perfkit.trace.ask.limit import limit
-from perfkit.trace.record.cost import Cost
+from perfkit.trace.record.recording import Cost
 
 
 def _fetching(*n_fetches: int, updates: bool) -> Simulated:

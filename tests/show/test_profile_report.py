@@ -19,8 +19,8 @@ from perfkit.show._as_text import _table
 from perfkit.show.document import Document
 from perfkit.show.profile import _lines_table, _step_name
 from perfkit.trace.read.load import load
-from perfkit.trace.record.cost import Cost
 from perfkit.trace.record.lines import Line, LineSamples
+from perfkit.trace.record.recording import Cost
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 

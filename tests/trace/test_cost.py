@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfkit.trace.record.cost import Cost
+from perfkit.trace.record.recording import Cost
 
 
 def _sentence(profiled_ms: float, unprofiled_ms: float) -> str:

@@ -4,20 +4,34 @@ A few recorded steps say nothing of an evaluation every tenth step, of rollouts 
 or of a data set that is built first. The length of *every* step is known, and lines are sampled
 all along: whatever a step took beyond twice a recorded one counts as time elsewhere, with the
 lines that ran in it.
+
+Steps may also take longer and longer: what late steps have more of than early ones is what grows.
 """
 
 from __future__ import annotations
 
 import itertools
 import statistics
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from perfkit.base.instrument import Failure
+from perfkit.base.line_sampler import LineSampler, Samples
 from perfkit.base.plain import fields
-from perfkit.base.words import fmt_s, fmt_share
-from perfkit.trace.record.growth import Growth, growth, level_at, levels_of
-from perfkit.trace.record.lines import Sample, inside, line_beyond
+from perfkit.base.words import fmt_ms, fmt_s, fmt_share
+from perfkit.trace.read.columns import Category, Trace
+from perfkit.trace.record.lines import (
+    NO_LINES,
+    LineSamples,
+    Sample,
+    child_lines,
+    inside,
+    line_beyond,
+    lines_of,
+    samples_of,
+)
 from perfkit.trace.record.step_log import StepLog
 
 # A step like the recorded ones takes at most so many times their median, and at most so many
@@ -281,3 +295,189 @@ def _which(slow: Sequence[int], n_steps: int) -> str:
 def _ordinal(n: int) -> str:
     ending = "th" if 10 <= n % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
     return f"{n}{ending}"
+
+
+# Of fewer steps the middle ones of each part show nothing.
+_LEAST_STEPS = 24
+_PARTS = 6
+# The last third takes so many times what the first one takes, at least.
+_LEAST_RATIO = 1.25
+# From part to part steps may get shorter by so much, by chance; a third has so much of it all.
+_CHANCE, _LEAST_OF_IT = 0.05, 0.15
+# Fewer samples of what late steps take more name no line.
+_LEAST_MORE = 5
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Steps that take longer and longer.
+
+    Attributes:
+        first_ms, last_ms: median of the first third, and of the last.
+        seconds: what all of them take beyond the first third's median.
+        share: the same as a share of all of them.
+        place: the innermost line below which most of it is; empty where none is.
+        source: that line's source.
+        line_share: how much of it is below that line.
+        phase: in which phase most of it is, in words; empty where that is not known.
+    """
+
+    first_ms: float
+    last_ms: float
+    seconds: float
+    share: float
+    place: str = ""
+    source: str = ""
+    line_share: float = 0.0
+    phase: str = ""
+
+    def headline(self) -> str:
+        """The same in a few words."""
+        return f"Steps grow: {fmt_ms(self.first_ms)} → {fmt_ms(self.last_ms)}."
+
+    def sentence(self) -> str:
+        """The same in words, without the full stop."""
+        where_it_is = ", ".join(filter(None, (self.phase, f"at {self.place}" * bool(self.place))))
+        told = f"Steps grow: {fmt_ms(self.first_ms)} → {fmt_ms(self.last_ms)}"
+        return f"{told}, {where_it_is}" if where_it_is else told
+
+
+def growth(steps_s: Sequence[tuple[float, float]], samples: Sequence[Sample]) -> Growth | None:
+    """Whether steps take longer and longer, beyond noise; None where they do not.
+
+    Each sixth of the steps takes as long as the one before, or longer, and the thirds are apart:
+    one jump, or a few slow steps, are no growth.
+
+    Args:
+        steps_s: begin and end of the steps, by time, none of them slowed by perfkit.
+        samples: line samples of all of it.
+    """
+    n = len(steps_s)
+    if n < _LEAST_STEPS:
+        return None
+    lengths = [end - begin for begin, end in steps_s]
+    levels = levels_of(lengths)
+    thirds = [lengths[n * i // 3 : n * (i + 1) // 3] for i in range(3)]
+    first, middle, last = (statistics.median(one) for one in thirds)
+    grown = last - first
+    falls = any(b < a - _CHANCE * grown - _CHANCE * a for a, b in itertools.pairwise(levels))
+    if last < _LEAST_RATIO * first or falls:
+        return None
+    if min(middle - first, last - middle) < _LEAST_OF_IT * grown:
+        return None
+    if statistics.quantiles(thirds[2])[0] <= statistics.quantiles(thirds[0])[2]:
+        return None
+    spent = sum(lengths)
+    more = sum(max(level_at(levels, i, n) - first, 0.0) for i in range(n))
+    if more < _LEAST_S:
+        return None
+    early, late = steps_s[: n // 3], steps_s[n * 2 // 3 :]
+    seen, usual = inside(late, samples), inside(early, samples)
+    times = len(late) / len(early)
+    found = Growth(1e3 * first, 1e3 * last, more, min(more / spent, 1.0))
+    if len(seen) - times * len(usual) < _LEAST_MORE:
+        return found
+    line = line_beyond(seen, usual, times)
+    if line is None:
+        return found
+    return replace(found, place=line.place, source=line.source, line_share=line.share)
+
+
+def levels_of(lengths: Sequence[float]) -> list[float]:
+    """The median of each sixth."""
+    n = len(lengths)
+    return [statistics.median(lengths[n * i // _PARTS : n * (i + 1) // _PARTS])
+            for i in range(_PARTS)]  # fmt: skip
+
+
+def level_at(levels: Sequence[float], i: int, n: int) -> float:
+    """How long step ``i`` of ``n`` takes usually, between the middles of the sixths."""
+    at = min(max(_PARTS * (i + 0.5) / n - 0.5, 0.0), _PARTS - 1.0)
+    low = min(int(at), _PARTS - 2)
+    return levels[low] + (at - low) * (levels[low + 1] - levels[low])
+
+
+class RegionLines:
+    """Samples the lines of a thread until :meth:`close`; then it tells what ran when.
+
+    Args:
+        log: the steps of the region.
+
+    Attributes:
+        samples: of the thread, up to the last :meth:`take` or :meth:`close`.
+        of_workers, of_processes: lines of the DataLoader's workers, and of other processes that the
+            region starts; likewise.
+    """
+
+    def __init__(self, log: StepLog) -> None:
+        self.of_workers = self.of_processes = NO_LINES
+        self._log = log
+        self._taken = Samples()
+        self._failure: Failure | None = None
+        self._sampler: LineSampler | None = None
+        self.samples: tuple[Sample, ...] = ()
+
+    def start(self) -> None:
+        """Begin, in the thread whose lines are to be sampled."""
+        self._sampler = LineSampler(threading.get_ident())
+        self._sampler.start()
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why it stopped by itself; None where it did not."""
+        return self._failure if self._sampler is None else self._sampler.failure
+
+    def close(self) -> None:
+        """Take no more samples."""
+        sampler, self._sampler = self._sampler, None
+        if sampler is None:
+            return
+        before, found = self._taken, sampler.stop()
+        self._failure = sampler.failure
+        self._taken = Samples(before.thread + found.thread, before.children + found.children)
+        self.samples = samples_of(self._taken.thread)
+        self.of_workers, self.of_processes = child_lines(self._taken.children)
+
+    def take(self) -> None:
+        """Tell what was seen so far, in the sampled thread, and go on."""
+        if self._sampler is not None and self._sampler.failure is None:
+            self.close()
+            self.start()
+
+    def within(self, spans: Sequence[tuple[float, float]]) -> LineSamples:
+        """What ran in these spans, which are in order of time."""
+        return lines_of(inside(spans, self.samples))
+
+    def between(self, begin_s: float, end_s: float) -> str:
+        """The line most often seen from ``begin_s`` to ``end_s``, in words; empty if too few."""
+        top = self.within([(begin_s, end_s)]).by_line()[:1]
+        if not top or top[0].n_samples < _LEAST_SAMPLES:
+            return ""
+        source = f": {top[0].source}" if top[0].source else ""
+        return f"{fmt_share(top[0].share)} of it at {top[0].place}{source}"
+
+    @property
+    def of_steps(self) -> LineSamples:
+        """Of all steps like the recorded ones, or the usual ones; without steps of the region."""
+        log = self._log
+        later = log.times_s[1:]
+        if not (log.recorded_ms or (log.asked.late and later)):
+            return self.within([(log.began_s, log.ended_s)])
+        alike_ms = log.recorded_ms or [statistics.median((e - b) * 1e3 for b, e in later)]
+        limit_s = longest_alike_s(alike_ms)
+        return self.within([(b, e) for b, e in later if e - b <= limit_s])
+
+
+def in_trace_time(
+    lines: LineSamples, trace: Trace, marks: Sequence[tuple[float, str]]
+) -> LineSamples:
+    """Samples by the trace's clock: in it and in ``marks`` is when each mark was opened."""
+    shifts = []
+    for at_s, name in marks:
+        rows = trace.is_a(Category.ANNOTATION) & trace.named(lambda n, name=name: n == name)
+        if rows.sum() == 1:
+            shifts.append(float(trace.start_ns[rows][0]) - at_s * 1e9)
+    if not shifts:
+        return replace(lines, taken=())
+    shift = statistics.median(shifts)
+    return replace(lines, taken=tuple((round(at + shift), index) for at, index in lines.taken))

@@ -35,9 +35,8 @@ from perfkit.base.words import plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, RECORDED_HERE, Category, Trace
 from perfkit.trace.read.load import load
 from perfkit.trace.read.steps import REGION_MARK
-from perfkit.trace.record.cost import Cost
 from perfkit.trace.record.deadline import Deadline, call_in_main_thread
-from perfkit.trace.record.elsewhere import elsewhere
+from perfkit.trace.record.elsewhere import RegionLines, elsewhere, in_trace_time
 from perfkit.trace.record.facts import FactsWatch
 from perfkit.trace.record.profiler import (
     TorchProfiler,
@@ -47,8 +46,7 @@ from perfkit.trace.record.profiler import (
     telling_how_far,
     wait_for_devices,
 )
-from perfkit.trace.record.recording import Recording
-from perfkit.trace.record.region_lines import RegionLines, in_trace_time
+from perfkit.trace.record.recording import Cost, Recording
 from perfkit.trace.record.step_ends import StepEnds
 from perfkit.trace.record.step_log import PATIENCE, Asked, EndedBy, StepLog, median
 
