@@ -217,6 +217,7 @@ _SAYS_MORE = {
     "hooks-multiply": ("steps-grow",),
     "iterable-not-sharded": ("dataloader-slow-workers", "dataloader-few-workers"),
     "row-by-row": ("dataloader-no-workers", "dataloader-slow-code", "dataloader-small-samples"),
+    "many-tensors": ("dataloader-blocked", "dataloader-few-workers", "dataloader-slow-workers"),
     "weights-copied": ("host-python", "tiny-ops", "small-calls", "beside-the-model"),
 }
 

@@ -61,9 +61,10 @@ SAVING = LineKind(
 IMAGES = LineKind(
     "images",
     "decoding or changing images",
-    "# in a data set, so that DataLoader workers do it alongside the step:\n"
-    "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
-    'img.draft("RGB", (size, size))  # right after Image.open: a JPEG decoded at a reduced size',
+    "img = Image.open(path)\n"
+    'img.draft("RGB", (size, size))  # decodes a JPEG at a reduced size; or keep small files\n'
+    "# in a data set, DataLoader workers do the rest alongside the step:\n"
+    "loader = DataLoader(dataset, ..., num_workers=2)",
 )
 NUMPY = LineKind(
     "numpy",
@@ -135,6 +136,13 @@ METRICS = LineKind(
     "predictions.append(prediction.detach())\n"
     "metric.update(torch.cat(predictions), torch.cat(targets))  # after the loop",
 )
+PENALTY = LineKind(
+    "penalty",
+    "a penalty on the weights, which goes through autograd",
+    "# the same gradient of 0.5 * factor * w², in the update, without a graph (torch.optim.Adam,\n"
+    "# SGD …; AdamW's is another one):\n"
+    "optimizer = torch.optim.SGD(model.parameters(), lr, weight_decay=factor)  # 2 * factor for w²",
+)
 EMA = LineKind(
     "EMA",
     "a moving average of the weights (EMA)",
@@ -164,7 +172,7 @@ _FILE_CALL = re.compile(
     r"\b(open|torch\.save|torch\.load|save_pretrained|np\.(load|save|savez\w*)|imwrite|"
     r"read_(csv|parquet|json)|to_(csv|parquet)|json\.(dump|load)|pickle\.(dump|load)|"
     r"requests\.\w+|urlopen|read_bytes|write_bytes|read_text|write_text|(save|load)_checkpoint)\(|"
-    r"\.save\("
+    r"\.save(fig)?\("
 )
 _IMAGE_CALL = re.compile(
     r"\b(Image\.open|imread|imdecode|decode_(jpeg|png|image)|read_image|ImageOps\.\w+|"
@@ -190,6 +198,11 @@ _NUMPY_LIBRARY = re.compile(r"^(numpy|scipy|sklearn)$")
 _METRICS = re.compile(
     r"(^|[^a-z])(torch)?metrics?([^a-z]|$)|\baccuracy|\bf1_|confusion|\bauroc\b|roc_auc",
     re.IGNORECASE,
+)
+_PENALTY = re.compile(
+    r"\b(pow|norm|square|abs)\(.*\bparameters\(\)|\*\*\s*2\b.*\bparameters\(\)|"
+    r"\bparameters\(\).*(\b(pow|norm|square|abs)\(|\*\*\s*2\b)",
+    re.DOTALL,
 )
 _EMA = re.compile(
     r"(^|[^a-z])ema([^a-z]|$)|\w(?-i:Ema|EMA)|swa_utils|averaged_?model", re.IGNORECASE
@@ -253,4 +266,6 @@ def beside_the_model(line: Line, *, trains: bool) -> LineKind | None:
         return OPTIMIZER
     if trains and any(map(_EMA.search, parts)):
         return EMA
+    if trains and _PENALTY.search(line.source) and "grad" not in line.source:
+        return PENALTY
     return METRICS if any(map(_METRICS.search, parts)) else None

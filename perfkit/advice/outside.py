@@ -42,9 +42,8 @@ _EVALUATION = (
     "# and less often, or on a part of the set while the training runs"
 )
 _CHECKPOINT = (
-    "# less often, and only what a restart needs; or in a thread alongside the next steps:\n"
-    "weights = {name: value.cpu().clone() for name, value in model.state_dict().items()}\n"
-    "writer.submit(torch.save, weights, path)  # writer = ThreadPoolExecutor(1)"
+    "# less often, and only what a restart needs: no data set, no settings that hold one\n"
+    'torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)'
 )
 _DATA = (
     "loader = DataLoader(..., num_workers=4, persistent_workers=True)\n"

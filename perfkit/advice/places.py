@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import linecache
 import re
@@ -56,10 +57,17 @@ def first_line_with(pattern: str) -> str | None:
 
 
 def _is_within(function: str, file: str, line: int) -> bool:
-    """Whether the last ``def`` above a line is of that name."""
-    above = (re.match(r"\s*(?:async )?def (\w+)", one) for one in linecache.getlines(file)[:line])
-    names = [found[1] for found in above if found]
-    return names[-1:] == [function]
+    """Whether a line is of a function of that name, or of one within it."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return False
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(
+        node.name == function and node.lineno <= line <= (node.end_lineno or 0)
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
+    )
 
 
 def _lines_with(pattern: re.Pattern[str]) -> Iterator[tuple[str, int]]:

@@ -71,6 +71,20 @@ def parts_of(batch: Any) -> list[Any]:
     return [part for _, part in _parts(batch)]
 
 
+def n_tensors(batch: Any, *, at_most: int = 2000) -> int:
+    """How many tensors there are in lists, tuples and mappings, however many of these."""
+    found, left = 0, [batch]
+    while left and found < at_most:
+        value = left.pop()
+        if hasattr(value, "untyped_storage"):
+            found += 1
+        elif isinstance(value, (list, tuple)):
+            left += value[:at_most]
+        elif isinstance(value, Mapping):
+            left += islice(value.values(), at_most)
+    return found
+
+
 def _parts(
     value: Any, path: tuple[_Step, ...] = (), left: list[int] | None = None
 ) -> Iterator[tuple[tuple[_Step, ...], Any]]:

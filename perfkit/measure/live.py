@@ -43,7 +43,7 @@ COUNTED = (
     ("copy", "deepcopy"),
 )
 #: Switches that make steps slower, see :attr:`Live.flags`.
-SLOW_FLAGS = ("anomaly", "deterministic", "cudnn_benchmark")
+SLOW_FLAGS = ("anomaly", "deterministic", "cudnn_benchmark", "half_on_cpu")
 # More distinct shapes than these say nothing new.
 _MOST_SHAPES = 256
 _MOST_OBJECTS = 64
@@ -103,6 +103,7 @@ class LoaderUse:
         n_seen: batches that it was seen to hand out.
         padding: of the batches that were looked into, the most padded part.
         equal_batches: whether the first two batches were the same.
+        n_tensors: in the first batch.
     """
 
     ref: weakref.ref[Any]
@@ -112,6 +113,7 @@ class LoaderUse:
     n_seen: int = 0
     padding: Padding | None = None
     equal_batches: bool = False
+    n_tensors: int = 0
     first_batch: list[Any] = field(default_factory=list)
     first_is_due: bool = False
     sampler_id: int = 0
@@ -439,12 +441,13 @@ class Live:
             use.start_s += spent_s
         if not self.looks or (use.n_seen > 2 and self.n_steps < _LOOKS_INTO_FROM):
             return
-        from perfkit.measure.batch import parts_of
+        from perfkit.measure.batch import n_tensors, parts_of
         from perfkit.measure.padding import padding
 
         parts = parts_of(batch)
         if use.n_seen <= 2:
             self._compare(use, parts)
+            use.n_tensors = n_tensors(batch)
         found = [one for part in parts if (one := padding(part)) is not None]
         if found:
             use.padding = max(found, key=lambda one: one.share)
@@ -516,6 +519,10 @@ def _flags(module: Any) -> dict[str, Any]:
 
     parameter = next(module.parameters(), None)
     device = "cpu" if parameter is None else parameter.device.type
+    autocast = torch.is_autocast_enabled(device)
+    dtype = None if parameter is None else str(parameter.dtype).removeprefix("torch.")
+    computes_in = str(torch.get_autocast_dtype(device)) if autocast else f"torch.{dtype}"
+    on_cpu_in = computes_in.removeprefix("torch.") if device == "cpu" else ""
     return {
         "device": device,
         "anomaly": torch.is_anomaly_enabled(),
@@ -524,6 +531,7 @@ def _flags(module: Any) -> dict[str, Any]:
         "cudnn_benchmark": torch.backends.cudnn.benchmark
         and parameter is not None
         and torch.backends.cudnn.is_acceptable(parameter),  # type: ignore[no-untyped-call]
-        "autocast": torch.is_autocast_enabled(device),
-        "dtype": None if parameter is None else str(parameter.dtype).removeprefix("torch."),
+        "autocast": autocast,
+        "dtype": dtype,
+        "half_on_cpu": on_cpu_in if on_cpu_in in ("bfloat16", "float16") else "",
     }

@@ -31,6 +31,32 @@ def test_the_line_that_takes_most_is_named_with_its_samples() -> None:
     assert line is None or sum(f.line == line for f in found) == 1  # one line is told once
 
 
+class _Ranks:
+    def compute(self, scores: torch.Tensor) -> float:
+        order = scores.argsort()
+        ranks = torch.empty_like(scores)
+        ranks[order] = scores
+        above = ranks[scores > 0]
+        return float(above.sum())
+
+
+def test_a_function_that_takes_much_over_many_lines_is_named() -> None:
+    """As the area under a curve, of all that came before, after each batch."""
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scores, ranks = torch.randn(200_000), _Ranks()
+
+    def step() -> None:
+        model(torch.randn(8, 64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        ranks.compute(scores)
+
+    found = perfkit.profile(step, repeat=30).diagnosis.findings
+    (named,) = (f for f in found if f.rule in ("hottest-line", "slow-line"))
+    assert "compute()" in named.title or ".argsort()" in (named.line or "")
+
+
 def test_lines_that_every_loop_has_say_nothing() -> None:
     model = nn.Sequential(*[nn.Linear(256, 256) for _ in range(8)])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -1,7 +1,8 @@
-"""A matrix function that a step computes again at each use of a weight."""
+"""Work that a step does in a dear way: a matrix function at each use, attention unfused."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
@@ -31,3 +32,47 @@ def test_a_parametrization_at_each_use_is_named_with_its_cure() -> None:
     assert "parametrize.cached()" in first.what_to_do
     cured = perfkit.profile(step_once, lines=False).diagnosis.findings
     assert "matrix-functions" not in {f.rule for f in cured}
+
+
+class _Own(nn.Module):
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.fused, self.qkv = fused, nn.Linear(32, 96)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).view(4, 256, 3, 2, 16).permute(2, 0, 3, 1, 4)
+        if self.fused:
+            return nn.functional.scaled_dot_product_attention(q, k, v)
+        weights = (q @ k.transpose(-2, -1) / 4.0).softmax(-1)
+        return weights @ v
+
+
+class _OfTorch(nn.Module):
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.fused, self.attention = fused, nn.MultiheadAttention(32, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.attention(x, x, x, need_weights=not self.fused)[0]
+        return y
+
+
+@pytest.mark.parametrize("kind", [_Own, _OfTorch])
+def test_attention_that_is_not_fused_is_named_with_its_cure(kind: type[nn.Module]) -> None:
+    def found(fused: bool) -> dict[str, str]:
+        model = kind(fused)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        x = torch.randn(4, 256, 32)
+
+        def step() -> None:
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        findings = perfkit.profile(step, lines=False).diagnosis.findings
+        return {f.rule: f.what_to_do for f in findings}
+
+    cure = found(False)["own-attention"]
+    assert "scaled_dot_product_attention" in cure
+    assert "need_weights=False" in cure
+    assert "own-attention" not in found(True)

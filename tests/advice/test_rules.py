@@ -410,6 +410,7 @@ def test_calling_small_operators_is_no_logging() -> None:
     [
         ("model_ema.update(model)", "EMA"),
         ("metrics.update(y, target)", "metrics"),
+        ("decay = sum((p**2).sum() for p in model.parameters())", "a penalty on the weights"),
     ],
 )
 def test_what_counts_as_forward_is_told_as_what_it_is(text: str, said: str) -> None:

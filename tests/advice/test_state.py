@@ -202,6 +202,34 @@ def _collect_in_one_step() -> Callable[[], object]:
     return lambda: [gc.collect() for _ in range(30 if next(n) == 20 else 0)]
 
 
+class _Boxes(Dataset[Any]):
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, i: int) -> dict[str, torch.Tensor]:
+        return {name: torch.full((8,), float(i)) for name in "abcdefghijklmnop"}
+
+
+def _with_boxes(joined: bool) -> None:
+    def collate(rows: list[dict[str, torch.Tensor]]) -> Any:
+        return {n: torch.stack([r[n] for r in rows]) for n in rows[0]} if joined else rows
+
+    loader = DataLoader(_Boxes(), batch_size=8, num_workers=1, collate_fn=collate)
+    first = (batch["a"] if joined else torch.stack([r["a"] for r in batch]) for batch in loader)
+    _train(first, _model())
+
+
+def _with_autocast(on: bool) -> None:
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for x in _random(8):
+        with torch.autocast("cpu", torch.bfloat16, enabled=on):
+            loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "anomaly-mode": (lambda: _with_anomaly(True), lambda: _with_anomaly(False)),
     "hooks-multiply": (lambda: _with_hooks(False), lambda: _with_hooks(True)),
@@ -233,6 +261,8 @@ _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: _train(_from(_OpenFile(opens=True), num_workers=1), _model()),
         lambda: _train(_from(_OpenFile(opens=False), num_workers=1), _model()),
     ),
+    "many-tensors": (lambda: _with_boxes(False), lambda: _with_boxes(True)),
+    "emulated-format": (lambda: _with_autocast(True), lambda: _with_autocast(False)),
     "workers-restarted": (
         lambda: _train(
             _from(_Records(256, as_tensor=True), epochs=4, batch_size=64, num_workers=1), _model()
@@ -252,7 +282,10 @@ _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 
 
 @pytest.mark.parametrize("rule", _CASES)
-def test_a_fact_is_found_and_not_of_its_healthy_twin(rule: str) -> None:
+def test_a_fact_is_found_and_not_of_its_healthy_twin(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfkit.advice.state.calls.cpu_flags", lambda: frozenset({"avx2"}))
     slow, healthy = _CASES[rule]
     found = _found(slow)
     assert rule in found
@@ -260,6 +293,14 @@ def test_a_fact_is_found_and_not_of_its_healthy_twin(rule: str) -> None:
     assert found[rule].what_to_do
     assert found[rule].line is None or "test_state.py" in found[rule].line
     assert rule not in _found(healthy)
+
+
+@pytest.mark.parametrize("flags", [{"avx512f"}, {"avx512f", "avx512_bf16"}, set()])
+def test_a_cpu_that_computes_in_the_format_emulates_nothing(
+    flags: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perfkit.advice.state.calls.cpu_flags", lambda: frozenset(flags))
+    assert "emulated-format" not in _found(lambda: _with_autocast(True))
 
 
 def test_a_sharded_stream_behind_methods_of_its_own_is_no_finding() -> None:

@@ -30,6 +30,7 @@ _RULES = {
     "views-kept",
     "tensors-kept",
     "objects-kept",
+    "figures-kept",
     "workers-grow",
     "memory-grows",
 }
@@ -125,6 +126,29 @@ def _evaluation(keep: bool) -> None:
             outputs.append(logits if keep else logits.sum())
 
 
+def _cycle(keep: bool) -> None:
+    loader = DataLoader([_mib(0.5) for _ in range(4)] * 100, batch_size=4)
+    batches = itertools.cycle(loader) if keep else iter(loader)
+    _train(lambda loss: next(batches))
+
+
+def _figures(keep: bool) -> None:
+    import matplotlib
+
+    matplotlib.use("agg")
+    matplotlib.rcParams["figure.max_open_warning"] = 0
+    from matplotlib import pyplot as plt
+
+    def draw(loss: torch.Tensor) -> None:
+        fig = plt.figure()
+        fig.kept = bytearray(b"x") * 2**21  # type: ignore[attr-defined]
+        if not keep:
+            plt.close(fig)
+
+    plt.close("all")
+    _train(draw)
+
+
 def _views(keep: bool) -> None:
     hardest = []
 
@@ -181,6 +205,8 @@ def _workers(keep: bool) -> None:
         (_growing_tensor, "tensors-kept", "logits = torch.cat("),
         (_workers, "workers-grow", "self.cache[i] = row"),
         (_views, "views-kept", "hardest.append("),
+        (_cycle, "tensors-kept", "batches = itertools.cyc"),
+        (_figures, "figures-kept", "fig = plt.fig"),
     ],
 )
 def test_what_keeps_memory_is_named_and_not_of_its_healthy_twin(

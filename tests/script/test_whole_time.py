@@ -140,7 +140,7 @@ def test_a_checkpoint_gets_its_own_remedy(tmp_path: Path) -> None:
     assert found
     assert found[0].line is not None
     assert "torch.save(" in found[0].line
-    assert "writer.submit(torch.save" in found[0].what_to_do
+    assert "no data set" in found[0].what_to_do
 
 
 def test_set_up_is_told_with_its_line_and_imports_are_none_of_it(

@@ -44,6 +44,12 @@ _WHOLE_TENSOR = (
     "loss = (prediction - target).abs().mean()  # not: sum(abs(p - t) for p, t in ...)\n"
     "# or let the compiler fuse them: torch.compile(the_function)"
 )
+_SUM_OF_PYTHON = re.compile(r"(?<![.\w])sum\(")
+_SUM = (
+    "# one operation: Python's sum() takes the elements of a tensor one at a time\n"
+    "n = (predicted == labels).sum()  # not: sum(predicted == labels)\n"
+    "total = torch.stack(list_of_tensors).sum()  # not: sum(list_of_tensors)"
+)
 _TITLES = {
     "waiting": "The code waits for other processes or threads for much of the step",
     "sleep": "The code sleeps for much of the step",
@@ -157,7 +163,13 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
             f"{fmt_share(share)} of it, most often "
             + ", ".join(f"{o.name} ({fmt_count(o.count / case.n_steps)})" for o in named)
         ],
-        "" if line is None else kind.what_to_do if kind else _WHOLE_TENSOR,
+        ""
+        if line is None
+        else kind.what_to_do
+        if kind
+        else _SUM
+        if _SUM_OF_PYTHON.search(line.source)
+        else _WHOLE_TENSOR,
         cures=("compute",),
         share=all_of_it,
         of="with what else is called so often, and the Python between, ",

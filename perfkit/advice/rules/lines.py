@@ -18,7 +18,7 @@ from perfkit.advice.line_kinds import (
     kind_of,
 )
 from perfkit.advice.rules.rule import rule
-from perfkit.base.words import fmt_ms, fmt_share
+from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.intervals import Intervals, union
 from perfkit.trace.record.lines import Line, LineSamples
@@ -26,6 +26,7 @@ from perfkit.trace.record.lines import Line, LineSamples
 # A line with less of the time is one among several; a wait for data of less is no matter.
 _LEAST_SHARE, _LEAST_WAIT = 0.35, 0.2
 _LEAST_SAMPLES = 8
+_LEAST_OF_A_FUNCTION = 0.2
 # What is of one kind needs fewer, and a smaller share to be felt.
 _LEAST_OF_A_KIND, _LEAST_KIND = 5, 0.1
 # Lines that every training loop has, and that say nothing by themselves.
@@ -47,6 +48,8 @@ def hottest_line(case: Case) -> Iterator[Finding]:
     top = _hottest(case.lines)
     if top is not None:
         yield _at_this_line(case, top, "of the steps' time")
+    else:
+        yield from _in_a_function(case)
     waits = case.shares["data wait"] >= _LEAST_WAIT
     works = _hottest(case.worker_lines) if waits else None
     if works is not None:
@@ -64,6 +67,30 @@ def _hottest(lines: LineSamples) -> Line | None:
     top = max(told, key=lambda x: x.n_samples, default=None)
     is_hot = top is not None and top.n_samples >= _LEAST_SAMPLES and top.share >= _LEAST_SHARE
     return top if is_hot else None
+
+
+def _in_a_function(case: Case) -> Iterator[Finding]:
+    """The function with most samples, where none of its lines has many: no model, and no loop."""
+    of: dict[tuple[str, str], list[Line]] = {}
+    for line in case.lines.by_line():
+        of.setdefault((line.file, line.function), []).append(line)
+    for (_, name), lines in sorted(of.items(), key=lambda one: -sum(x.share for x in one[1])):
+        n, share = sum(x.n_samples for x in lines), sum(x.share for x in lines)
+        if n < _LEAST_SAMPLES or share < _LEAST_OF_A_FUNCTION:
+            return
+        if name in ("forward", "<module>") or any(_USUAL.search(x.source) for x in lines):
+            continue
+        yield found(
+            "hottest-line",
+            f"{fmt_share(share)} of the steps' time is in {name}()",
+            [f"{n} samples on {plural(len(lines), 'line')} of it, which no rule knows"],
+            "# does each step need its result? If it is only looked at: every 50 steps, or once\n"
+            "# an epoch; if it goes through all that came before, keep a running result",
+            cures=("host", "compute", "data"),
+            share=share,
+            line=lines[0].shown,
+        )
+        return
 
 
 def _at_this_line(case: Case, top: Line, of_what: str) -> Finding:

@@ -221,6 +221,53 @@ def _is_cubic(name: str) -> bool:
     return name.removesuffix("_ex") in _CUBIC
 
 
+_PRODUCTS, _SOFTMAX = ("aten::bmm", "aten::baddbmm"), ("aten::_softmax",)
+_OF_ATTENTION = ("BmmBackward0", "BaddbmmBackward0", "SoftmaxBackward0")
+
+
+@rule
+def own_attention(case: Case) -> Iterator[Finding]:
+    """Attention as a product, a softmax and a product: the whole matrix of weights is written."""
+    trace, inside = case.trace, case.nesting
+    at = np.flatnonzero(
+        case.is_named(*_PRODUCTS, *_SOFTMAX) & (trace.thread[inside.rows] == case.steps.thread)
+    )
+    is_softmax = case.is_named(*_SOFTMAX)[at]
+    same = inside.step[at[:-2]] == inside.step[at[2:]] if len(at) > 2 else np.zeros(0, bool)
+    middle = 1 + np.flatnonzero(same & ~is_softmax[:-2] & is_softmax[1:-1] & ~is_softmax[2:])
+    if not len(middle):
+        return
+    first, last = inside.rows[at[middle - 1]], inside.rows[at[middle + 1]]
+    forward = union(trace.start_ns[first], trace.end_ns[last])
+    backward = case.is_named(*_OF_ATTENTION)
+    if case.on_device:
+        share = case.device_share(case.launched_by(case.within(forward) | backward))
+    else:
+        rows = inside.rows[backward]
+        back = union(trace.start_ns[rows], trace.end_ns[rows])
+        share = case.share_of(forward) + case.share_of(back)
+    if share < _LEAST_WORK:
+        return
+    lines = case.lines_in(forward).by_line()
+    of_torch = bool(lines) and "torch/nn" in lines[0].mostly
+    yield found(
+        "own-attention",
+        f"Attention that is not fused takes {fmt_share(share)} of each step",
+        [
+            f"{plural(len(middle) / case.n_steps, 'softmax', 'softmaxes')} a step between two "
+            "products: the weights of all pairs are written to memory, and kept for backward"
+        ],
+        "y, _ = attention(x, x, x, need_weights=False)  # fused where nobody needs the weights"
+        if of_torch
+        else "y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # (batch, heads, n, d)\n"
+        "# nn.MultiheadAttention: attention(x, x, x, need_weights=False); transformers:\n"
+        '# from_pretrained(..., attn_implementation="sdpa")',
+        cures=("compute", "launch"),
+        share=min(share, 1.0),
+        line=lines[0].shown if lines else None,
+    )
+
+
 # A teacher network or a metric may run without gradients in every step; above this share it is
 # worth asking whether it must.
 _LEAST_VALIDATION = 0.15

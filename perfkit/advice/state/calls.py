@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from perfkit.advice.findings import Finding, fact
 from perfkit.advice.places import first_line_with, only_line_with, shown_line
 from perfkit.advice.state.state import state
+from perfkit.base.machine._host import COMPUTES_IN, cpu_flags
 from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.measure.live import Live
 
@@ -177,4 +178,31 @@ def benchmark_with_many_shapes(live: Live) -> Iterator[Finding]:
         "# or pad and crop to a few fixed sizes, and leave it on",
         line=only_line_with(r"\bcudnn\.benchmark\s*="),
         acts_on=_MODEL,
+    )
+
+
+@state
+def emulated_format(live: Live) -> Iterator[Finding]:
+    """A CPU computes in a number format that it has no instructions for."""
+    name, flags = live.flags.get("half_on_cpu", ""), cpu_flags()
+    # with AVX-512 oneDNN converts bfloat16 on the way, and loses little
+    has = COMPUTES_IN.get(name, flags) | ({"avx512f"} if name == "bfloat16" else set())
+    if not name or not flags or flags & has:
+        return
+    autocast = live.flags["autocast"]
+    needs = " or ".join(sorted(COMPUTES_IN[name] & {"amx_bf16", "avx512_bf16", "avx512_fp16"}))
+    yield fact(
+        "emulated-format",
+        f"This CPU has no instructions for {name}: it is emulated, and slower than float32",
+        (f"{'autocast' if autocast else 'the model'} computes in {name}, which needs {needs}",),
+        "# float32 on this CPU, the same line on a GPU:\n"
+        f"with torch.autocast(device.type, torch.{name}, enabled=device.type != 'cpu'):\n"
+        "    loss = criterion(model(x), y)"
+        if autocast
+        else "model = model.float()  # on this CPU",
+        line=first_line_with(
+            r"^\s*with\b.*\bautocast\(" if autocast else r"\b(bfloat16|half|float16)\b"
+        ),
+        acts_on=_MODEL,
+        changes="products are rounded less, so losses differ a little",
     )

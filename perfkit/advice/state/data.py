@@ -22,6 +22,8 @@ _LEAST_STARTS = 0.05
 # Samples of a table: smaller ones cost more to fetch and collate than to copy.
 _SMALL_SAMPLE_BYTES = 4096
 _LEAST_BATCH = 16
+# Each tensor from a worker has a file descriptor of its own, some 50 µs; of fewer nobody knows.
+_MANY_TENSORS = 64
 
 _LOADER = r"\bDataLoader\("
 
@@ -140,6 +142,29 @@ def restarted_workers(live: Live) -> Iterator[Finding]:
             line=only_line_with(_LOADER) or line_of(type(loader.dataset)),
             acts_on=("data wait",),
             gain=amdahl(share),
+        )
+
+
+@state
+def many_tensors(live: Live) -> Iterator[Finding]:
+    """Each tensor of a batch crosses from the worker by itself."""
+    for use, loader in _loaders(live):
+        if not loader.num_workers or use.n_tensors < _MANY_TENSORS:
+            continue
+        yield fact(
+            "many-tensors",
+            f"A batch is {fmt_count(use.n_tensors)} tensors, and each crosses from its worker by "
+            "itself",
+            (
+                "each has its own shared memory and file descriptor, sent and opened one after the "
+                "other; more workers do not make the receiving side faster",
+            ),
+            "def collate(examples):  # a tensor for each field, and where each example ends\n"
+            "    fields = {name: torch.cat([e[name] for e in examples]) for name in examples[0]}\n"
+            "    return fields, torch.tensor([len(next(iter(e.values()))) for e in examples])\n"
+            "boxes = fields['boxes'].split(lengths.tolist())  # in the loop: views, no copies",
+            line=line_of(loader.collate_fn) or only_line_with(_LOADER),
+            acts_on=("data wait",),
         )
 
 

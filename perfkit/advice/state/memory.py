@@ -50,6 +50,8 @@ _MOST_OF_THE_RUN = 0.02
 _DOUBLES = 1.5
 # A view keeps so many times what it shows.
 _VIEW = 4
+# pyplot itself warns from 20 on (rcParams["figure.max_open_warning"]), where warnings are shown.
+_MANY_FIGURES = 8
 # Python's own allocator gives out no larger ones.
 _MOST_OF_A_BLOCK = 512
 
@@ -251,6 +253,14 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
         what_to_do = (
             f"{name or 'kept'}.append(batch[i].{copy}())  # memory of its own, in place of a view"
         )
+    elif re.search(r"\bcycle\b", keeper.name) and keeper.tensor is not None:
+        rule, title = "tensors-kept", "itertools.cycle keeps every batch of the first epoch"
+        told = f"{has} of about {entry} each: {keeper.name}; later epochs are these batches again"
+        what_to_do = (
+            "def forever(loader):  # in place of cycle(loader): new batches, and none is kept\n"
+            "    while True:\n"
+            "        yield from loader"
+        )
     elif keeper.tensor is not None:
         rule = "tensors-kept"
         title = f"{keeper.name or 'Something'} keeps tensors of every {each}"
@@ -267,7 +277,23 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
     return fact(rule, f"{title}: {grows}", (told,), what_to_do, line=_where_added(keeper))
 
 
+def _figures() -> int:
+    """How many figures pyplot keeps open, if it is there."""
+    pyplot = sys.modules.get("matplotlib._pylab_helpers")
+    return len(pyplot.Gcf.figs) if pyplot is not None else 0
+
+
 def _unexplained(grown: Rise, whose: str, seen: _Objects) -> Finding:
+    if (n := _figures()) >= _MANY_FIGURES:
+        return fact(
+            "figures-kept",
+            f"{n} figures of matplotlib are open: memory of {whose} grows by "
+            f"{fmt_bytes(grown.per_step)} with each step",
+            (f"{_rose(grown, 'step')}; pyplot keeps each figure until it is closed",),
+            "plt.close(fig)  # after it is saved\n"
+            "# or one figure, made once: fig.clear() before each picture",
+            line=only_line_with(r"\b(plt|pyplot)\.(figure|subplots)\("),
+        )
     return fact(
         "memory-grows",
         f"Memory of {whose} grows by {fmt_bytes(grown.per_step)} with each step, and tensors do "
@@ -548,6 +574,8 @@ def _tensor(
 
 
 def _where_added(keeper: _Keeper) -> str | None:
+    if re.search(r"\bcycle\b", keeper.name):
+        return only_line_with(r"\bcycle\(")
     name = keeper.last_name
     if not name:
         return None
