@@ -20,8 +20,6 @@ from perfkit.base.arguments import shown
 from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
 
-#: If lines cannot be overwritten (a log file), one every so often is enough.
-LOG_EVERY_S = 10.0
 #: What is over by then needs no line.
 _SILENT_S = 2.0
 _EVERY_S = 0.5

@@ -200,7 +200,7 @@ class Plot:
         ends = [end for p in points for end in (p.low, p.high) if end is not None]
         ys = [*(p.y for p in points), *ends, *(v for v, _ in self.levels), *(self.band or ())]
         if self.log:
-            (left, right), (bottom, top) = _decades(xs), _decades(ys)
+            (left, right), (bottom, top) = decades(xs), decades(ys)
             return (left, right), (bottom, top)
         if self.x_names:
             across = (-0.5, len(self.x_names) - 0.5)
@@ -214,7 +214,7 @@ class Plot:
 
 def rounded(told: str) -> str:
     """A tick's number without digits that say nothing: 20 ms, not 20.0 ms."""
-    return re.sub(r"\.0+(?!\d)", "", told)
+    return re.sub(r"(\.\d*?)0+(?!\d)", lambda digits: digits[1].rstrip("."), told)
 
 
 def thinned(points: Sequence[Point], most: int = 120) -> tuple[Point, ...]:
@@ -233,7 +233,8 @@ def _share(value: float, low: float, high: float, *, log: bool) -> float:
     return min(max((value - low) / (high - low), 0.0), 1.0)
 
 
-def _decades(values: Sequence[float]) -> tuple[float, float]:
+def decades(values: Sequence[float]) -> tuple[float, float]:
+    """The powers of ten around them."""
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values) * 1.2))
     return 10.0**low, 10.0 ** max(high, low + 1)
 

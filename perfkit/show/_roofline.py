@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from perfkit.base.words import fmt_ms, fmt_number, fmt_ratio, fmt_share, fmt_si
-from perfkit.show._plot import Line, Plot, Point
+from perfkit.show._plot import Line, Plot, Point, decades
 from perfkit.show.palette import SERIES
 from perfkit.trace.ask.limit import Limit, OpLimit
 
@@ -72,7 +72,7 @@ def _roofs(
 ) -> tuple[Line, ...]:
     """Up along the memory's rate to the corner, and on at the format's rate."""
     corners = [rate / bytes_per_s for rate in flop_per_s.values()]
-    left, right = min([*xs, *corners]) / 4, max([*xs, *corners]) * 4
+    left, right = decades([*xs, *corners])
     return tuple(
         Line(
             f"{form} {_flop_per_s(rate)}",

@@ -371,7 +371,8 @@ def _now(state: MemoryNow) -> Document:
         kind="memory now",
         sentence=_now_sentence(state),
         headline=_now_headline(state),
-        figure=plural(state.n_storages, "tensor") if state.n_storages else "",
+        figure=f"{plural(state.n_storages, 'tensor')}, "
+        f"resident set {fmt_bytes(state.resident_bytes)}",
         warnings=state.warnings,
         bars=tuple(
             _bar(

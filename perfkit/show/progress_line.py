@@ -6,13 +6,15 @@ import shutil
 import time
 from collections.abc import Iterator
 
-from perfkit.base.progress import LOG_EVERY_S, is_terminal, write
+from perfkit.base.progress import is_terminal, write
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_share
 from perfkit.measure.tracker import Update
 from perfkit.show._text import clip
 from perfkit.show.shared_row import SharedRow
 
 _TERMINAL_EVERY_S = 0.5
+# where lines cannot be overwritten: a log file
+_LOG_EVERY_S = 10.0
 _LONGEST_S = 3.6e6
 
 
@@ -38,7 +40,7 @@ class ProgressLine:
         """Show it, if it is time."""
         terminal = is_terminal()
         now_s = time.monotonic()
-        if now_s - self._told_s < (_TERMINAL_EVERY_S if terminal else LOG_EVERY_S):
+        if now_s - self._told_s < (_TERMINAL_EVERY_S if terminal else _LOG_EVERY_S):
             return
         self._told_s = now_s
         if not terminal:

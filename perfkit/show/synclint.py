@@ -28,13 +28,16 @@ def _one(sync: SyncLine) -> Document:
 @document_for(SyncLines)
 def _all(syncs: SyncLines) -> Document:
     sentence = _measured(syncs) if syncs.is_measured else _sentence(syncs)
+    headline = _headline(syncs)
     if syncs.ended_by:  # what came after that is not known
-        sentence = f"Until {syncs.ended_by}: {sentence[0].lower()}{sentence[1:]}"
+        sentence, headline = (
+            f"Until {syncs.ended_by}: {said[0].lower()}{said[1:]}" for said in (sentence, headline)
+        )
     found = tuple(map(_finding, syncs))
     return Document(
         name="sync lint",
         sentence=sentence,
-        headline=_headline(syncs),
+        headline=headline,
         doubts=tuple(map(Doubt.of, syncs.warnings)),
         lines=(syncs.seen,) if syncs.seen else (),
         findings=found[:_MAIN_FINDINGS],

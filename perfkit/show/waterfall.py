@@ -27,7 +27,7 @@ _WORDS = {
 }
 # Other causes look like idling of that cause.
 _LOOKS = {
-    "above": "compute",
+    "above": "above",
     "pauses": "idle: kernels",
     "data": "data wait",
     "sync": "sync",

@@ -628,6 +628,11 @@ class Lab(anywidget.AnyWidget):
             return f"Run {run_id}: the settings of run {base.run_id}"
         return f"Run {run_id}: {what} (run {base.run_id} is pinned)"
 
+    def _full_label(self) -> str:
+        if self._live is None or self._label != f"Run {self._live.run_id}":
+            return self._label
+        return f"{self._label}: {rows_.all_values(self._values) or 'no settings'}"
+
     def _show_ghost(self) -> None:
         """Let the browser draw the pinned run behind the live one."""
         base = self._board().base
@@ -672,7 +677,12 @@ class Lab(anywidget.AnyWidget):
             progress = min(1.0, live.seconds / self._seconds) if live is not None else 0.0
             if state in FINAL_STATES:
                 progress = 0.0
-            self.status = _status(state, " · ".join(parts), started=True, progress=progress)
+            words = " · ".join(parts)
+            # the page has the settings beside it, and an exported picture has not
+            alone = words.replace(self._label, self._full_label(), 1)
+            self.status = _status(state, words, started=True, progress=progress) | {
+                "shared": scrubbed(alone)
+            }
 
     def _run_finished(self, result: RunResult) -> None:
         self._flush()

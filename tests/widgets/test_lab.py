@@ -94,6 +94,9 @@ def test_table_says_what_changed_and_the_ratio_to_run_1(make: Callable[..., Lab]
     assert lab.origin == ""
     lab.run()
     assert lab.origin == lab.runs[0].provenance.sentence()
+    assert lab.status["line"].startswith("Run 1 · ")
+    told = "Run 1: num_workers 0, cached off, pin_memory off · "
+    assert lab.status["shared"].startswith(told), "a picture has no table beside it"
     lab.run(num_workers=2)
     first, second = lab.rows
     assert first["changed"]["text"] == "num_workers 0, cached off, pin_memory off"
@@ -110,7 +113,6 @@ def test_table_says_what_changed_and_the_ratio_to_run_1(make: Callable[..., Lab]
     assert "over 30 quiet steps" in second["step"]["title"]
     assert "median 10.3 ms, 95 % interval [10.1, 10.4] ms" in second["step"]["title"]
     assert lab.status["line"].endswith("· 3.92× the speed of run 1, unconfirmed")
-    assert "num_workers 0, cached off" not in lab.status["line"]
 
 
 def test_another_batch_size_is_compared_by_samples(
