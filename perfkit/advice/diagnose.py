@@ -129,11 +129,19 @@ def diagnose(
     verdict = first_clause(bounds)
     what = f"{bounds} ({_step_words(step, case)}, {provenance}){uneven}."
     if is_piece:
-        from perfkit.advice.one_piece import finding_of_one_piece, of_one_piece
+        from perfkit.advice.one_piece import of_one_piece
 
         verdict = of_one_piece(verdict)
         what = of_one_piece(f"{bounds} ({fmt_ms(step.median)} in all, {provenance}).")
-        found = [finding_of_one_piece(f) for f in found]
+        found = [
+            replace(
+                f,
+                title=of_one_piece(f.title),
+                evidence=tuple(map(of_one_piece, f.evidence)),
+                formula=of_one_piece(f.formula),
+            )
+            for f in found
+        ]
     doubts = []
     if busy is not None:
         shares = case.device_shares

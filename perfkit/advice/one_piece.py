@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
-
-from perfkit.advice.findings import Finding
 
 # in this order: the longer ones first
 _INSTEAD = (
@@ -21,13 +18,3 @@ def of_one_piece(sentence: str) -> str:
     for pattern, instead in _INSTEAD:
         sentence = pattern.sub(instead, sentence)
     return sentence
-
-
-def finding_of_one_piece(finding: Finding) -> Finding:
-    """The finding, its sentences without steps; what to do stays as it is."""
-    return replace(
-        finding,
-        title=of_one_piece(finding.title),
-        evidence=tuple(map(of_one_piece, finding.evidence)),
-        formula=of_one_piece(finding.formula),
-    )

@@ -90,8 +90,7 @@ def dataloader(case: Case) -> Iterator[Finding]:
     yield Finding(
         rule="dataloader-no-workers" if alone else "dataloader-slow-workers",
         cures=("data",),
-        title="The DataLoader has no workers: loading and "
-        f"{'training' if case.trains else 'the model'} take turns"
+        title="The DataLoader has no workers: loading and the model take turns"
         if alone
         else "The DataLoader's workers do not keep up",
         evidence=tuple(evidence),

@@ -50,7 +50,6 @@ _TF32 = (
     "torch.backends.cudnn.allow_tf32 = True  # for convolutions: the default"
 )
 _IN_16_BITS = 'with torch.autocast("cuda", dtype=torch.{}):  # the weights stay in float32\n'
-_TRAIN = "    loss = loss_fn(model(x), y)\n"
 _RUN = "    y = model(x)\n"
 _SCALED = (
     "scaler.scale(loss).backward()  # scaler = torch.amp.GradScaler()\n"
@@ -75,7 +74,7 @@ def number_formats(case: Case) -> Iterator[Finding]:
     share = case.device_share(plain)
     if share >= _LEAST_SHARE:
         tf32 = major >= 8
-        in_16_bits = _IN_16_BITS.format("float16") + (_TRAIN + _SCALED if case.trains else _RUN)
+        in_16_bits = _IN_16_BITS.format("float16") + _RUN + _SCALED * case.trains
         yield found(
             "tf32-off" if tf32 else "tensor-cores-unused",
             "Matrix products run in full float32, not in TF32"
@@ -108,9 +107,7 @@ def number_formats(case: Case) -> Iterator[Finding]:
             f"products run in TF32, half the rate of bfloat16, for {fmt_share(dense)} of each step",
             f"with what lies between them, {fmt_share(wide)} of each step may move half the bytes",
         ],
-        _IN_16_BITS.format("bfloat16")
-        + (_TRAIN if case.trains else _RUN)
-        + "# then perfkit.same_result: is it still the same?",
+        _IN_16_BITS.format("bfloat16") + _RUN + "# then perfkit.same_result: is it still the same?",
         cures=("compute",),
         share=wide,
         speedup=2,
@@ -305,15 +302,10 @@ _NEARLY_FULL = 0.9
 # on there is little to take back from the cache.
 _IN_USE = 0.8
 
-_TRAIN_IN_LESS = (
-    "y = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)  # recompute\n"
+_IN_LESS = (
     'with torch.autocast("{}", dtype=torch.bfloat16):  # half-size activations\n'
-    "    loss = loss_fn(model(x), target)"
-)
-_RUN_IN_LESS = (
-    "# an engine that serves takes its share at the start, on purpose: then this is no fault\n"
-    "with torch.inference_mode():  # keeps nothing for a backward pass\n"
-    "    y = model(x)"
+    "    y = model(x)  # torch.utils.checkpoint keeps less, torch.inference_mode() nothing\n"
+    "# an engine that serves takes its share at the start, on purpose: then this is no fault"
 )
 
 
@@ -338,7 +330,7 @@ def nearly_full(case: Case) -> Iterator[Finding]:
             f"{fmt_bytes(reserved)} of {fmt_bytes(total)} reserved "
             f"({fmt_share(reserved / total)}), {fmt_bytes(allocated)} of it in use at the peak"
         ],
-        _TRAIN_IN_LESS.format(case.device_type) if case.trains else _RUN_IN_LESS,
+        _IN_LESS.format(case.device_type),
         cures=(),
         share=0.0,
         formula="no gain in time: it makes room in memory",

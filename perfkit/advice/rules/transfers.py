@@ -222,7 +222,7 @@ def start_up(case: Case) -> Iterator[Finding]:
         [f"first calls take {fmt_share(share)} of the profiled time ({calls})"],
         "schedule = torch.profiler.schedule(wait=1, warmup=4, active=3)\n"
         "with torch.profiler.profile(schedule=schedule) as profiler:\n"
-        f"    for batch in {'loader' if case.trains else 'batches'}:\n"
+        "    for batch in batches:\n"
         "        step(batch)\n"
         "        profiler.step()",
         cures=("host", "launch", "driver"),

@@ -367,14 +367,14 @@ def garbage_collection(case: Case) -> Iterator[Finding]:
     share = sum(pauses) * 1e3 / case.wall_us
     yield found(
         "gc-pauses",
-        f"Python's garbage collector stops the {'training ' * case.trains}step",
+        "Python's garbage collector stops the step",
         [
             f"{plural(len(pauses), 'collection')} in {plural(case.n_steps, 'step')} took "
             f"{fmt_ms(sum(pauses))} ({fmt_share(share)})"
         ],
         "gc.collect()\n"
         "gc.freeze()  # what exists by now lives as long as the program\n"
-        f"gc.disable()  # and collect by hand, between {'epochs' if case.trains else 'requests'}",
+        "gc.disable()  # and collect by hand, now and then",
         cures=("host",),
         share=share,
     )
