@@ -302,7 +302,6 @@ def explain(
         warnings=(
             *recording.warnings,
             *_doubts(case, outside, is_piece=bool(no_step)),
-            *lines.warnings,
             *no_least,
         ),
         trace=trace,

@@ -13,7 +13,6 @@ import torch
 from perfkit.base.line_sampler import Frame, LineSampler, Look
 from perfkit.trace import Recorder
 from perfkit.trace.record.lines import (
-    NO_LINES,
     Line,
     LineSamples,
     child_lines,
@@ -115,11 +114,6 @@ def test_cells_are_named_by_their_number() -> None:
     lines = _sampled(lambda: exec(compile(source, name, "exec"), {})).lines
     del linecache.cache[name]
     assert any(x.where == "cell [7], line 3" for x in lines)
-
-
-def test_few_samples_carry_a_warning_and_none_carry_none() -> None:
-    assert NO_LINES.warnings == ()
-    assert any("rough" in w for w in _sampled(lambda: _busy(0.05)).warnings)
 
 
 def test_by_line_merges_the_libraries_that_a_line_called() -> None:

@@ -29,7 +29,6 @@ from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, package_path, tells_something, where
 from perfkit.base.words import most_often
 
-_TOO_FEW = 20
 # A user line that runs so much of the region, through so many lines of a package, is a framework.
 _FRAMEWORK_SHARE = 0.5
 _FRAMEWORK_LINES = 4
@@ -132,14 +131,12 @@ class LineSamples:
     Attributes:
         lines: most frequent first; one line may appear once per library function it called.
         n_samples: all samples of the step's thread, also those outside of user code.
-        warnings: what is doubtful.
         taken: each sample's time in ns after the trace's origin, and its index in ``lines`` (-1
             where no user code ran); empty where the times are not known.
     """
 
     lines: tuple[Line, ...]
     n_samples: int
-    warnings: tuple[str, ...] = ()
     taken: tuple[tuple[int, int], ...] = ()
 
     def by_line(self) -> tuple[Line, ...]:
@@ -178,7 +175,7 @@ class LineSamples:
                 at[index] = len(lines)
                 lines.append(replace(self.lines[index], n_samples=count, share=count / n))
         moved = tuple((when, at.get(index, -1)) for when, index in taken)
-        return LineSamples(tuple(lines), n, (), moved)
+        return LineSamples(tuple(lines), n, moved)
 
 
 NO_LINES = LineSamples((), 0)
@@ -254,12 +251,7 @@ def lines_of(samples: Sequence[Sample]) -> LineSamples:
     taken = tuple(
         (round(s.at_s * 1e9), -1 if s.key is None else at[identity[s.key]]) for s in samples
     )
-    warnings = (
-        (f"only {n} line sample{'s' * (n > 1)}: the ranking of lines is rough",)
-        if 0 < n < _TOO_FEW
-        else ()
-    )
-    return LineSamples(tuple(merged[x] for x in order), n, warnings, taken)
+    return LineSamples(tuple(merged[x] for x in order), n, taken)
 
 
 def child_lines(looks: Sequence[Look]) -> tuple[LineSamples, LineSamples]:
