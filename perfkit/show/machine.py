@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from perfkit.base.machine import Machine, Provenance
+from collections.abc import Sequence
+
+from perfkit.base.machine import Capability, Machine, Provenance
 from perfkit.base.words import fmt_bytes
 from perfkit.show.document import Document, Doubt, Table, document_for
 
@@ -14,19 +16,29 @@ def _provenance(obj: Provenance) -> Document:
 
 @document_for(Machine)
 def _machine(machine: Machine) -> Document:
+    there = [c for c in machine.capabilities if c.available]
+    missing = [c for c in machine.capabilities if not c.available]
+    names = [c.name for c in there]
     return Document(
         name="doctor",
         sentence=_title(machine),
         headline=_title(machine).partition(": ")[2].capitalize() + ".",
         doubts=tuple(map(Doubt.of, machine.warnings)),
-        lines=(f"Works: {', '.join(c.name for c in machine.capabilities if c.available)}.",),
         tables=(
             Table(
                 ("works?", "what", "seen"),
-                tuple(_capability_rows(machine)),
+                (*_capability_rows(missing), ("yes", f"{len(there)} things", ", ".join(names))),
                 title="What works here",
                 align="<<<",
                 open=True,
+                wrap=True,
+            ),
+            Table(
+                ("works?", "what", "seen"),
+                tuple(_capability_rows(there)),
+                title="What does, and how it is known",
+                align="<<<",
+                brief=False,
                 wrap=True,
             ),
             Table(
@@ -83,12 +95,12 @@ def _fact_rows(machine: Machine) -> list[tuple[str, str]]:
     return rows
 
 
-def _capability_rows(machine: Machine) -> list[tuple[str, str, str]]:
+def _capability_rows(capabilities: Sequence[Capability]) -> list[tuple[str, str, str]]:
     return [
         (
             "yes" if c.available else "no",
             c.name,
             f"{c.reason} → {c.remedy}" if c.remedy else c.reason,
         )
-        for c in sorted(machine.capabilities, key=lambda c: c.available)
+        for c in capabilities
     ]

@@ -582,7 +582,7 @@ def test_cores_that_this_process_may_not_use_are_told(cores: int, told: str) -> 
     from dataclasses import replace
 
     found = replace(machine.facts(), cores=cores, logical_cpus=8)
-    (line,) = [line for line in str(found).splitlines() if "usable cores" in line]
+    (line,) = [line for line in found.to_text().splitlines() if "usable cores" in line]
     assert line.split(maxsplit=2)[2] == told
 
 

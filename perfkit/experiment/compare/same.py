@@ -135,7 +135,7 @@ def _same(a: Any, b: Any, wanted: str | None, seed: int, progress: Progress) -> 
 
         return call
 
-    trials = Trials(telling(a), FIRST, seed), Trials(telling(b), SECOND, seed)
+    trials = Trials(telling(a), "a", seed), Trials(telling(b), "b", seed)
     found = wanted or lowest([t.precision for arm in trials for t in arm.first])
     first, second = (arm.first for arm in trials)
     shapes = next((t.prints.shapes for t in (*first, *second) if t.prints), None)
