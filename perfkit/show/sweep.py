@@ -125,7 +125,7 @@ def _sweep(found: Sweep) -> Document:
         sentence=found.sentence,
         headline=_fastest(found),
         figure=_best_time(found),
-        doubts=tuple(map(Doubt.of, found.warnings)),
+        doubts=(*_as_fast(found), *map(Doubt.of, found.warnings)),
         pictures=_curve(found),
         warnings=(*(f"skipped: {words(one.values)}: {one.reason}" for one in found.skipped),),
         tables=(
@@ -237,6 +237,13 @@ def _fastest(found: Sweep) -> str:
     best = found.best
     n = plural(len(found.points), "point")
     return f"None of {n} was measured." if best is None else f"Fastest: {_named(best.values)}."
+
+
+def _as_fast(found: Sweep) -> tuple[Doubt, ...]:
+    """Points that are not shown to be slower than the fastest."""
+    others = [found.ratio(p) for p in found.points if p is not found.best and not p.dropped]
+    n = sum(ratio is not None and ratio.low <= 1 for ratio in others)
+    return (Doubt(f"{plural(n, 'other point')} may be as fast", found.sentence),) if n else ()
 
 
 def _best_time(found: Sweep) -> str:

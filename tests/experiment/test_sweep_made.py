@@ -316,3 +316,8 @@ def test_time_rate_and_ratio_tell_one_order() -> None:
     assert [row["point"] for row in rows] == [0, 1]
     assert [row["time_ms"] for row in rows] == pytest.approx([20.0, 24.0])
     assert [row["samples_per_s"] for row in rows] == pytest.approx([1_600, 1_333], rel=0.01)
+
+
+def test_what_may_be_as_fast_is_beside_the_fastest() -> None:
+    assert "! 1 other point may be as fast" in str(sweeping([FAST, WIDE, SLOW]).result("clear"))
+    assert "may be as fast" not in str(sweeping([FAST, SLOW]).result("clear"))
