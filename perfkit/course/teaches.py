@@ -46,7 +46,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "32-bits",
         "tensor-cores-unused",
         "float64",
-        "emulated-precision",
+        "emulated-format",
         "matmul-alignment",
     ),
     "10-compile": (

@@ -331,10 +331,6 @@ def exchanging(us: float) -> Simulated:
     return sim
 
 
-def emulated(us: float) -> _MADE:
-    return computing(us, Facts((OptimizerFacts("AdamW", 4, ("bfloat16",), ("cpu",)),), 2, 2))
-
-
 def long_operators(us: float, n_threads: int = 1) -> _MADE:
     """Steps of operators of this length and of nothing else."""
     sim, begins = _steps(2, 10 * us)
@@ -1039,14 +1035,6 @@ def test_16_bits_are_advised_to_who_trains_in_32(
 def test_of_a_file_the_kernels_alone_say_that_it_trains_in_32_bits() -> None:
     sim, known = narrow(0)  # type: ignore[misc]
     assert "32-bits" in fired((sim, known | {"facts": Facts(), "is_file": True}))
-
-
-@pytest.mark.parametrize(("us", "is_told"), [(130, False), (170, True)])
-def test_a_format_that_the_processor_lacks_is_told_from_its_share_on(
-    us: float, is_told: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("perfkit.advice.rules.work.cpu_flags", lambda: {"avx2"})
-    assert ("emulated-precision" in fired(emulated(us))) is is_told
 
 
 def test_products_in_float64_on_tensor_cores_are_not_on_32_bits() -> None:

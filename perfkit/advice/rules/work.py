@@ -10,7 +10,6 @@ import numpy as np
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules.rule import rule
-from perfkit.base.machine._host import COMPUTES_IN, cpu_flags
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import Category, Int64
 from perfkit.trace.read.events import backward_rows
@@ -61,30 +60,6 @@ def _are_mostly(optimizers: Sequence[OptimizerFacts], dtype: str) -> bool:
     for one in optimizers:
         of.update(dict(zip(one.dtypes, one.elements or (1,) * len(one.dtypes), strict=True)))
     return of[dtype] > 0 and 2 * of[dtype] >= of.total()
-
-
-@rule
-def emulated_precision(case: Case) -> Iterator[Finding]:
-    """16-bit parameters on a CPU without instructions for them."""
-    on_cpu = [o for o in case.facts.optimizers if o.devices == ("cpu",)]
-    narrow = [d for d in ("bfloat16", "float16") if _are_mostly(on_cpu, d)]
-    share = _in_operators(case)
-    if case.on_device or not narrow or share < _LEAST_WORK:
-        return
-    flags, needs = cpu_flags(), COMPUTES_IN[narrow[0]]
-    if not flags or needs & flags:
-        return
-    yield found(
-        "emulated-precision",
-        f"This CPU has no instructions for {narrow[0]}: every operation converts",
-        [
-            f"operators take {fmt_share(share)} of each step; the CPU lists none of "
-            f"{', '.join(sorted(needs))}"
-        ],
-        "model = model.float()  # on this CPU; 16 bits pay on a GPU",
-        cures=("compute",),
-        share=share,
-    )
 
 
 @rule
