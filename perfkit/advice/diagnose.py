@@ -396,7 +396,7 @@ _WORDS = {
         "for {} of each step the device waits for data",
     ),
     "host": (
-        "{} of each step is {python}work outside of torch's operators",
+        "{} of each step is {python}work, outside of torch's operators",
         "in {} of each step the device idles while the host does other work",
     ),
     "waits": (

@@ -71,7 +71,7 @@ def test_work_outside_of_operators_is_only_python_where_some_was_recorded() -> N
     for i in range(4):
         sim.host("aten::linear", 10_000 * i, 100)
     alone = _explained(sim).diagnosis.sentence
-    assert "is work outside of torch's operators (" in alone
+    assert "is work, outside of torch's operators (" in alone
     sim.host("loop.py(3): step", 1, 30_000, "python_function")
     assert "is Python and other host work" in _explained(sim).diagnosis.sentence
 

@@ -34,7 +34,7 @@ def test_a_summary_is_one_line_with_unit_and_spread() -> None:
 
 def test_a_comparison_shows_both_arms_ratio_and_provenance(clock) -> None:
     c = compare(lambda: clock.advance_ms(20), lambda: clock.advance_ms(10), clock=clock)
-    text = str(c)
+    text = c.to_text()
     for part in ("20.0 ms", "10.0 ms", "2.00×", "6 blocks", "measured here", c.sentence[:40]):
         assert part in text
     assert max(map(len, text.splitlines())) <= 96
@@ -43,13 +43,7 @@ def test_a_comparison_shows_both_arms_ratio_and_provenance(clock) -> None:
 def test_a_comparison_chooses_the_units_of_what_it_shows(clock) -> None:
     c = compare(lambda: clock.advance_ms(0.02), lambda: clock.advance_ms(0.01), clock=clock)
     assert "20.0 µs" in str(c)
-    picture = c.figure()
-    assert picture is not None
-    left = picture.axes[0]
-    assert left.get_xlabel() == "time per call [µs]"
-    (points,) = [line for line in left.lines if line.get_marker() == "s"]
-    assert points.get_xdata() == pytest.approx([10])
-    assert "takes 20.0 µs, interval [20.0, 20.0] µs" in show.alt_text(c)
+    assert "20.0 µs" in show.html(c)
 
 
 def test_the_table_tells_the_ratio_the_way_round_that_the_sentence_does(clock) -> None:
@@ -58,14 +52,9 @@ def test_the_table_tells_the_ratio_the_way_round_that_the_sentence_does(clock) -
         lambda: clock.advance_ms(10), lambda: clock.advance_ms(20), clock=clock, names=("a", "b")
     )
     assert c.sentence.startswith("'a' is 2.00× as fast")
-    (row,) = [line for line in str(c).splitlines() if "÷" in line]
+    (row,) = [line for line in c.to_text().splitlines() if "÷" in line]
     assert row.split()[:4] == ["second", "÷", "first", "2.00×"]
-    assert "0.500×" not in str(c)
-    picture = c.figure()
-    assert picture is not None
-    right = picture.axes[1]
-    assert right.get_title().startswith("2.00×")
-    assert right.get_xlabel().startswith("second ÷ first")
+    assert "0.500×" not in c.to_text()
 
 
 def test_names_of_user_code_are_escaped(clock, run) -> None:
@@ -122,8 +111,7 @@ def test_the_first_screen_is_the_sentence_and_one_note(clock, quiet_machine) -> 
     assert len(c.warnings) == 1
     page = show.html(c)
     assert show.text(c).count("Note:") == 1
-    assert page.index("pk-verdict") < page.index("<details>") < page.index("<table>")
-    assert page.index("</table>") < page.index("</details>")
+    assert page.index("pk-verdict") < page.index("<details>") < page.index("median per call")
 
 
 def test_the_picture_has_whole_steps_and_no_curve_lies_on_its_frame(clock) -> None:

@@ -385,5 +385,5 @@ def test_freed_memory_that_stays_with_malloc_is_told_where_it_is_much(mib_a_step
 
 
 def test_find_leaks_says_what_it_did_not_look_at() -> None:
-    said = str(perfkit.find_leaks(lambda: None, steps=8))
+    said = perfkit.find_leaks(lambda: None, steps=8).to_text()
     assert "Not looked at: worker processes" in said
