@@ -43,7 +43,7 @@ def test_a_comparison_shows_both_arms_ratio_and_provenance(clock) -> None:
 def test_a_comparison_chooses_the_units_of_what_it_shows(clock) -> None:
     c = compare(lambda: clock.advance_ms(0.02), lambda: clock.advance_ms(0.01), clock=clock)
     assert "20.0 µs" in str(c)
-    assert "20.0 µs" in show.html(c)
+    assert "20.0 µs" in show.html(c).replace("\xa0", " ")
 
 
 def test_the_table_tells_the_ratio_the_way_round_that_the_sentence_does(clock) -> None:
@@ -52,7 +52,7 @@ def test_the_table_tells_the_ratio_the_way_round_that_the_sentence_does(clock) -
         lambda: clock.advance_ms(10), lambda: clock.advance_ms(20), clock=clock, names=("a", "b")
     )
     assert c.sentence.startswith("'a' is 2.00× as fast")
-    (row,) = [line for line in c.to_text().splitlines() if "÷" in line]
+    (row,) = [line for line in str(c).splitlines() if "÷" in line]
     assert row.split()[:4] == ["second", "÷", "first", "2.00×"]
     assert "0.500×" not in c.to_text()
 
