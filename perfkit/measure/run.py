@@ -12,7 +12,7 @@ import reprlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perfkit.base.arguments import check_whole
 from perfkit.base.errors import UsageError
@@ -124,10 +124,18 @@ class WatchedRun(Generic[_Batch]):
         """The wrapped loader."""
         return self._loader
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _OF_THE_LOADER:
-            return getattr(self._loader, name)
-        raise AttributeError(f"a watch has no {name!r}; what the loader has is at .loader")
+    if TYPE_CHECKING:
+        dataset: Any
+        batch_size: Any
+        sampler: Any
+        batch_sampler: Any
+        num_workers: Any
+    else:  # type checkers find misspelt names
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_THE_LOADER:
+                return getattr(self._loader, name)
+            raise AttributeError(f"a watch has no {name!r}; what the loader has is at .loader")
 
     @property
     def total(self) -> int | None:
@@ -194,7 +202,11 @@ class WatchedRun(Generic[_Batch]):
             ended = "interrupted"
             raise
         finally:
-            surely(lambda: self._loop_ended(loop, ended))
+            try:
+                surely(lambda: self._loop_ended(loop, ended))
+            except KeyboardInterrupt:  # it may have come before that began
+                surely(lambda: self._loop_ended(loop, ended))
+                raise
 
     def _loop_ended(self, loop: object, ended: str) -> None:
         if self._loop is not loop:

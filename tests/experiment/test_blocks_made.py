@@ -186,6 +186,7 @@ def test_when_blocks_end(
 ) -> None:  # fmt: skip
     source: Any = _Source(is_steady=is_steady)
     monkeypatch.setattr("perfkit.experiment.compare.ab.time", source)
-    found = _Measuring(source, budget_s, None).until_clear(6, max_blocks, lambda _: None)
+    quiet: Any = SimpleNamespace(line=lambda *_, **__: None)
+    found = _Measuring(source, budget_s, None).until_clear(6, max_blocks, quiet)
     assert (found[0], source.n) == (stopped, n_blocks)
     assert found[1].n_blocks == n_blocks

@@ -36,12 +36,13 @@ def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:
     assert [s.code for s in check.of(NOT_SEEN)] == ["y.tolist()"]
     assert [s.code for s in check.of(NOT_PREDICTED)] == ["torch.ones(1, device=y.device)"]
     assert "pinned memory" in check.of(NOT_PREDICTED)[0].why
-    said = str(check)
+    said = check.to_text()
     waited = fmt_ms(sum(one.waited_ms or 0.0 for one in check))
-    assert " ".join(said.split()).startswith(
+    assert said.startswith("The host waited on 3 lines.")
+    assert (
         f"The host waited on 3 lines ({waited} in all, while watched): "
         "2 as predicted, 1 not predicted, 1 predicted but not seen."
-    )
+    ) in " ".join(said.split())
     assert check.provenance.kind == "measured here"
     outcomes = [one["outcome"] for one in json.loads(json.dumps(check.to_dict()))["syncs"]]
     assert outcomes == [AS_PREDICTED, NOT_SEEN, NOT_PREDICTED, AS_PREDICTED]
@@ -53,7 +54,7 @@ def test_the_sentence_has_no_part_that_counts_nothing(gpu: Any) -> None:
     gpu.traces = {"aten::_local_scalar_dense": "", "aten::cumsum": ""}
     net = nn.Linear(3, 2)
     said = check_syncs(lambda: net(torch.randn(4, 3)).sum().item()).to_text()
-    assert said.startswith("The host waited on 1 line (")
+    assert said.startswith("The host waited on 1 line.")
     assert "in all, while watched): 1 as predicted." in " ".join(said.split())
 
     def not_as_predicted() -> None:

@@ -61,7 +61,7 @@ def test_set_up_is_left_out_and_the_script_is_stopped(
     assert "never" not in said
     assert syncs.seen.startswith("Seen: from the first forward pass, without the set")
     assert "to the end of optimizer step 2;" in syncs.seen
-    assert "was not run" in " ".join(str(syncs).split())
+    assert "was not run" in " ".join(syncs.to_text().split())
 
 
 def test_a_short_script_runs_to_its_end(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
