@@ -31,7 +31,7 @@ def test_a_button_copies_and_what_is_not_trusted_has_a_fold(
     button.click()
     page.wait_for_function("() => document.querySelector('.pk-copy').textContent === 'Copied'")
     copied = page.evaluate("() => navigator.clipboard.readText()")
-    assert copied.startswith("**Not the same result")
+    assert copied.startswith("**Not the same")
     assert "| compared | step |" in copied
 
     stored = book.save()
