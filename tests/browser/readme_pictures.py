@@ -75,7 +75,9 @@ def test_pictures(open_notebook: Callable, tmp_path: Path, theme: str) -> None:
     for frame in frames:
         sheet = Image.new("RGB", (frame.width, height), paper)
         sheet.paste(frame)
-        small.append(sheet.quantize(48, dither=Image.Dither.NONE))
+        small.append(
+            sheet.quantize(256, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        )
     small[0].save(
         PICTURES / f"lab-{theme}.gif",
         save_all=True,
