@@ -117,7 +117,7 @@ class SyncLines(list[SyncLine], Shown):
     @property
     def is_measured(self) -> bool:
         """Whether a GPU was asked which of the lines wait."""
-        return self.provenance.kind == "measured here"
+        return self.provenance.kind != "predicted"
 
     def of(self, outcome: str) -> list[SyncLine]:
         """The lines with this outcome."""
