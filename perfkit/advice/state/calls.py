@@ -184,10 +184,13 @@ def benchmark_with_many_shapes(live: Live) -> Iterator[Finding]:
 @state
 def emulated_format(live: Live) -> Iterator[Finding]:
     """A CPU computes in a number format that it has no instructions for."""
-    name, flags = live.flags.get("half_on_cpu", ""), cpu_flags()
+    name = live.flags.get("half_on_cpu")
+    if not name:
+        return
     # with AVX-512 oneDNN converts bfloat16 on the way, and loses little
-    has = COMPUTES_IN.get(name, flags) | ({"avx512f"} if name == "bfloat16" else set())
-    if not name or not flags or flags & has:
+    has = COMPUTES_IN[name] | ({"avx512f"} if name == "bfloat16" else set())
+    flags = cpu_flags()
+    if not flags or flags & has:
         return
     autocast = live.flags["autocast"]
     needs = " or ".join(sorted(COMPUTES_IN[name] & {"amx_bf16", "avx512_bf16", "avx512_fp16"}))
