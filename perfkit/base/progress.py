@@ -1,7 +1,8 @@
 """How far long work is, and about how long it still takes: one line, gone when it ends.
 
 It stands below the cell in a Jupyter kernel, never on standard error, which JupyterLab paints as an
-error; elsewhere on standard error where that is a terminal. A log file gets none.
+error; elsewhere on standard error where that is a terminal. A log file gets none, nor does a
+notebook that a program runs (nbval, nbconvert): what a cell leaves there must not depend on the time.
 """
 
 from __future__ import annotations
@@ -60,8 +61,11 @@ class Progress:
         self._last: tuple[str, float | None, float | None] = "", None, None
         self._intervals: list[tuple[float, float]] = []
         self._output: _Below | _Row | None = None
-        if say is None and (has_front_end() or is_terminal()):
-            self._output = _Below() if has_front_end() else _Row()
+        if say is None:
+            if has_front_end():
+                self._output = _Below() if _can_answer() else None
+            elif is_terminal():
+                self._output = _Row()
 
     @property
     def is_due(self) -> bool:
@@ -234,6 +238,14 @@ def has_front_end() -> bool:
     """
     kernelbase = sys.modules.get("ipykernel.kernelbase")
     return kernelbase is not None and bool(kernelbase.Kernel.initialized())
+
+
+def _can_answer() -> bool:
+    """Whether who sent the running cell would answer ``input()``: a person's front end does."""
+    with contextlib.suppress(Exception):
+        shell: Any = sys.modules["IPython"].get_ipython()
+        return bool(shell.get_parent()["content"].get("allow_stdin", True))
+    return True
 
 
 def write(text: str) -> None:

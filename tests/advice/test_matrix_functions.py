@@ -35,14 +35,14 @@ def test_a_parametrization_at_each_use_is_named_with_its_cure() -> None:
 
 
 class _Own(nn.Module):
-    def __init__(self, fused: bool) -> None:
+    def __init__(self, fused: bool, dropout: float = 0.0) -> None:
         super().__init__()
-        self.fused, self.qkv = fused, nn.Linear(32, 96)
+        self.fused, self.dropout, self.qkv = fused, dropout, nn.Linear(32, 96)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = self.qkv(x).view(4, 256, 3, 2, 16).permute(2, 0, 3, 1, 4)
         if self.fused:
-            return nn.functional.scaled_dot_product_attention(q, k, v)
+            return nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout)
         weights = (q @ k.transpose(-2, -1) / 4.0).softmax(-1)
         return weights @ v
 
@@ -57,22 +57,28 @@ class _OfTorch(nn.Module):
         return y
 
 
+def _said_of(model: nn.Module) -> dict[str, str]:
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    x = torch.randn(4, 256, 32)
+
+    def step() -> None:
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    findings = perfkit.profile(step, lines=False).diagnosis.findings
+    return {f.rule: f.what_to_do for f in findings}
+
+
 @pytest.mark.parametrize("kind", [_Own, _OfTorch])
 def test_attention_that_is_not_fused_is_named_with_its_cure(kind: type[nn.Module]) -> None:
-    def found(fused: bool) -> dict[str, str]:
-        model = kind(fused)
-        optimizer = torch.optim.SGD(model.parameters(), 0.01)
-        x = torch.randn(4, 256, 32)
-
-        def step() -> None:
-            model(x).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        findings = perfkit.profile(step, lines=False).diagnosis.findings
-        return {f.rule: f.what_to_do for f in findings}
-
-    cure = found(False)["own-attention"]
+    cure = _said_of(kind(False))["own-attention"]
     assert "scaled_dot_product_attention" in cure
     assert "need_weights=False" in cure
-    assert "own-attention" not in found(True)
+    assert "own-attention" not in _said_of(kind(True))
+
+
+def test_the_fused_call_that_torch_does_not_fuse_is_not_told_to_be_made() -> None:
+    said = _said_of(_Own(True, dropout=0.1))
+    assert "own-attention" not in said
+    assert "sdpa_kernel" in said["attention-falls-back"]

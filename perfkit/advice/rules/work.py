@@ -197,6 +197,7 @@ def _is_cubic(name: str) -> bool:
 
 
 _PRODUCTS, _SOFTMAX = ("aten::bmm", "aten::baddbmm"), ("aten::_softmax",)
+_FALLBACK = "aten::_scaled_dot_product_attention_math"
 _OF_ATTENTION = ("BmmBackward0", "BaddbmmBackward0", "SoftmaxBackward0")
 
 
@@ -224,19 +225,36 @@ def own_attention(case: Case) -> Iterator[Finding]:
     if share < _LEAST_WORK:
         return
     lines = case.lines_in(forward).by_line()
-    of_torch = bool(lines) and "torch/nn" in lines[0].mostly
+    rows = inside.rows[case.is_named(_FALLBACK)]
+    inside_call = union(trace.start_ns[rows], trace.end_ns[rows]).covers(trace.start_ns[first])
+    falls_back = bool(inside_call.all())
+    if falls_back:
+        what_to_do = (
+            "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+            "# once: torch warns why no fused kernel takes it (on a CPU: dropout, a mask with "
+            "gradients)\n"
+            "with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]):\n"
+            "    loss = loss_fn(model(x), y)"
+        )
+    elif lines and "torch/nn" in lines[0].mostly:
+        what_to_do = (
+            "y, _ = attention(x, x, x, need_weights=False)  # fused where nobody needs the weights"
+        )
+    else:
+        what_to_do = (
+            "y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # (batch, heads, n, d)\n"
+            "# nn.MultiheadAttention: attention(x, x, x, need_weights=False); transformers:\n"
+            '# from_pretrained(..., attn_implementation="sdpa")'
+        )
     yield found(
-        "own-attention",
+        "attention-falls-back" if falls_back else "own-attention",
         f"Attention that is not fused takes {fmt_share(share)} of each step",
         [
             f"{plural(len(middle) / case.n_steps, 'softmax', 'softmaxes')} a step between two "
-            "products: the weights of all pairs are written to memory, and kept for backward"
+            "products: the weights of all pairs are written to memory, and kept for backward",
+            *["scaled_dot_product_attention is called and takes its unfused path"] * falls_back,
         ],
-        "y, _ = attention(x, x, x, need_weights=False)  # fused where nobody needs the weights"
-        if of_torch
-        else "y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # (batch, heads, n, d)\n"
-        "# nn.MultiheadAttention: attention(x, x, x, need_weights=False); transformers:\n"
-        '# from_pretrained(..., attn_implementation="sdpa")',
+        what_to_do,
         cures=("compute", "launch"),
         share=min(share, 1.0),
         line=lines[0].shown if lines else None,
