@@ -1,8 +1,9 @@
 """How far long work is, and about how long it still takes: one line, gone when it ends.
 
-It stands below the cell in a Jupyter kernel, never on standard error, which JupyterLab paints as an
-error; elsewhere on standard error where that is a terminal. A log file gets none, nor does a
-notebook that a program runs (nbval, nbconvert): what a cell leaves there must not depend on the time.
+It stands below the cell in a Jupyter kernel, never on standard error, which JupyterLab paints as
+an error; elsewhere on standard error where that is a terminal. A log file gets none, nor does a
+notebook that a program runs (nbval, nbconvert): what a cell leaves there must not depend on how
+long it took.
 """
 
 from __future__ import annotations
