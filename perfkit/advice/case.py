@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from perfkit.advice.typical import Typical, typical
-from perfkit.base.device import in_use, pattern
-from perfkit.base.words import plural
-from perfkit.trace.ask.breakdown import DEVICE_CLASSES, Breakdown, device_layers, host_layers
+from perfkit.base.device import pattern
+from perfkit.base.words import fmt_ms, plural
+from perfkit.trace.ask.breakdown import (
+    DEVICE_CLASSES,
+    Breakdown,
+    StepBreakdown,
+    device_layers,
+    host_layers,
+)
 from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 from perfkit.trace.ask.operators import Nesting, Operator, nesting, operators
 from perfkit.trace.ask.run_ahead import device_step_us
@@ -34,7 +40,6 @@ from perfkit.trace.read.events import (
     host_threads,
     is_communication,
     is_compiling,
-    is_data_wait,
     join_device,
     shows_training,
 )
@@ -48,6 +53,77 @@ _AMD_CALL = re.compile(r"^hip[A-Z]")
 _COMPILED = "Torch-Compiled Region: "
 # Calls that give a device something to do.
 _GIVES_WORK = re.compile(r"Launch|Memcpy|Memset")
+# Longest over shortest step; below this the spread does not matter.
+_UNEVEN_FROM = 1.5
+# One fetch more than usual is the one that ends an epoch; at most so many steps are the exception.
+_MORE_FETCHES = 2
+_MOST_EXCEPTIONS = 1 / 3
+
+
+@dataclass(frozen=True)
+class Typical:
+    """The steps whose shares are shown: all except those in which nothing ran.
+
+    The mean over all steps is what the user pays. If steps differ much, the spread is shown too. A
+    few long steps that read many more batches than the others contain something else, such as an
+    evaluation at the end of an epoch. The few recorded steps do not show how often it comes, so it
+    is reported on its own and counted in no share.
+
+    Attributes:
+        breakdown: these steps alone.
+        indices: their indices among all steps.
+        words: what they are: ``the mean of all 6 steps``.
+        uneven: how far the steps spread and which were left out, in words; empty if they are alike.
+    """
+
+    breakdown: Breakdown
+    indices: tuple[int, ...]
+    words: str
+    uneven: str
+
+
+def typical(of: Breakdown) -> Typical:
+    """All steps of a breakdown in which anything ran."""
+    at = [i for i, step in enumerate(of.steps) if not step.is_empty] or list(range(len(of.steps)))
+    other = _of_another_kind([of.steps[i] for i in at])
+    left_out = [of.steps[at[i]] for i in other]
+    at = [index for i, index in enumerate(at) if i not in other]
+    n = len(at)
+    steps = tuple(of.steps[i] for i in at)
+    chosen = of if n == len(of.steps) else replace(of, steps=steps)
+    words = "the step" if n == 1 else f"the mean of all {n} steps"
+    if left_out:
+        words = f"the mean of {n} of {n + len(left_out)} steps"
+    elif n < len(of.steps):
+        words = "the only step with work in it" if n == 1 else f"{words} in which anything ran"
+    wall_ms = [s.wall_ns / 1e6 for s in steps]
+    uneven = ""
+    if n > 1 and max(wall_ms) > _UNEVEN_FROM * min(wall_ms):
+        uneven = f"steps are uneven: {fmt_ms(min(wall_ms))} to {fmt_ms(max(wall_ms))}"
+    if left_out:
+        uneven = "; ".join(filter(None, (uneven, _not_counted(left_out, steps))))
+    return Typical(chosen, tuple(at), words, uneven)
+
+
+def _of_another_kind(steps: Sequence[StepBreakdown]) -> list[int]:
+    """Positions of the few long steps that read many more batches than the others."""
+    usual = statistics.median(s.n_fetches for s in steps) if steps else 0
+    found = [i for i, s in enumerate(steps) if usual and s.n_fetches >= usual + _MORE_FETCHES]
+    others = [s.wall_ns for i, s in enumerate(steps) if i not in found]
+    if not found or len(found) > _MOST_EXCEPTIONS * len(steps):
+        return []
+    median = statistics.median(others)
+    return [i for i in found if steps[i].wall_ns > _UNEVEN_FROM * median]
+
+
+def _not_counted(left_out: Sequence[StepBreakdown], steps: Sequence[StepBreakdown]) -> str:
+    usual = statistics.median(s.n_fetches for s in steps)
+    most, longest = max(s.n_fetches for s in left_out), max(s.wall_ns for s in left_out)
+    which = "another step" if len(left_out) == 1 else f"{len(left_out)} others"
+    return (
+        f"{which} (up to {fmt_ms(longest / 1e6)}) asked a DataLoader for up to {most} batches, "
+        f"not for {usual:.0f}: an evaluation perhaps, and not in these shares"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +131,7 @@ class Case:
     """What the rules examine.
 
     Shares of a class (``shares``, ``idle``, ``lost_to``, ``device_shares``) are shares of typical
-    steps (see :mod:`perfkit.advice.typical`). Shares of selected events are shares of the time of
+    steps (see :class:`Typical`). Shares of selected events are shares of the time of
     all profiled steps, because what happens in only a few steps still costs time.
 
     One time base: a step takes what steps of the same run take without the profiler, or what the
@@ -74,8 +150,7 @@ class Case:
         whole: host class → share, of all steps of a whole run, recorded or not, and of the
             ``rest``, which only the recording can divide; None where only the recorded ones are
             known.
-        has_frozen: whether a network of which nothing trains runs in the steps; False where the
-            run's modules are not known.
+        evaluated_ms: what of each recorded step was evaluation; empty where that is not known.
     """
 
     trace: Trace
@@ -87,7 +162,7 @@ class Case:
     plain_ms: float | None = None
     whole: Mapping[str, float] | None = None
     worker_lines: LineSamples = NO_LINES
-    has_frozen: bool = False
+    evaluated_ms: Sequence[float] = ()
 
     @cached_property
     def nesting(self) -> Nesting:
@@ -266,6 +341,12 @@ class Case:
     def _typical_us(self) -> float:
         return max(sum(s.wall_ns for s in self.typical.breakdown.steps) / 1e3, 1e-3)
 
+    @property
+    def evaluated(self) -> float:
+        """The share of typical steps that is evaluation; 0 where that is not known."""
+        chosen = self.typical.indices if self.evaluated_ms else ()
+        return 1e3 * sum(self.evaluated_ms[i] for i in chosen) / self._typical_us
+
     def lost_to(self, host_class: str) -> float:
         """The most of a step that could go with a host class.
 
@@ -367,30 +448,6 @@ class Case:
         return set_up(self.trace)
 
     @cached_property
-    def in_loading(self) -> Bool:
-        """Which positions in ``nesting.rows`` begin inside the DataLoader."""
-        waits = self.rows(Category.ANNOTATION, Category.OP, named=is_data_wait)
-        return self.span(waits).covers(self.trace.start_ns[self.nesting.rows])
-
-    @cached_property
-    def next_op(self) -> Int64:
-        """For each op in ``nesting.rows``: position of the next op on its level, or -1."""
-        inside = self.nesting
-        ops = np.flatnonzero(self.trace.category[inside.rows] == Category.OP)
-        thread = self.trace.thread[inside.rows[ops]]
-        # positions are in time order, which a stable sort keeps within each level
-        order = np.lexsort((inside.parent_op[ops], thread, inside.step[ops]))
-        here, after = ops[order[:-1]], ops[order[1:]]
-        same = (
-            (inside.parent_op[here] == inside.parent_op[after])
-            & (inside.step[here] == inside.step[after])
-            & (self.trace.thread[inside.rows[here]] == self.trace.thread[inside.rows[after]])
-        )
-        result = np.full(len(inside.rows), -1, dtype=np.int64)
-        result[here[same]] = after[same]
-        return result
-
-    @cached_property
     def launched(self) -> Int64:
         """For each position in ``nesting.rows``: row of the device activity launched, or -1."""
         return join_device(self.trace, self.nesting.rows)
@@ -413,17 +470,6 @@ class Case:
             found.append(self.launched[launched])
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
-    def launched_within(self, position: int) -> Int64:
-        """As :meth:`launched_by`, for one op; fast enough to call for thousands of ops."""
-        row = self.nesting.rows[position]
-        at, start = self._launches
-        first = np.searchsorted(start, self.trace.start_ns[row], side="left")
-        last = np.searchsorted(start, self.trace.end_ns[row], side="left")
-        here = at[first:last]
-        same = self.trace.thread[self.nesting.rows[here]] == self.trace.thread[row]
-        launched: Int64 = self.launched[here[same]]
-        return launched
-
     def dims(self, position: int) -> list[Any]:
         """The sizes of what an op was given, a list an argument; empty where none were recorded.
 
@@ -438,11 +484,6 @@ class Case:
         index = int(self.trace.concrete_id[self.nesting.rows[position]])
         given = msgspec.json.decode(self.trace.concrete_inputs[index]) if index >= 0 else []
         return given if isinstance(given, list) else []
-
-    @cached_property
-    def _launches(self) -> tuple[Int64, Int64]:
-        at = np.flatnonzero(self.launched >= 0)
-        return at, self.trace.start_ns[self.nesting.rows[at]]
 
     def device_share(self, rows: Int64) -> float:
         """Share of the steps in which any of these device activities runs."""
@@ -463,28 +504,23 @@ class Case:
         """Share of the steps in which the device is busy; 0 without one."""
         return 1.0 - self.device_shares["idle"] if self.on_device else 0.0
 
-    @cached_property
-    def gpu(self) -> Mapping[str, Any]:
-        """What the trace says about its first device: name, totalGlobalMem, computeMajor …"""
+    @property
+    def _gpu(self) -> Mapping[str, Any]:
+        """What the trace says about its first device: name, computeMajor …"""
         devices = self.trace.metadata.get("deviceProperties")
         first = devices[0] if isinstance(devices, list) and devices else {}
         return first if isinstance(first, dict) else {}
 
     @property
-    def device_type(self) -> str:
-        """What torch calls the type of the device, of a recording made here; else ``"cuda"``."""
-        return "cuda" if self.is_file or in_use().is_cpu else in_use().type
-
-    @property
     def is_amd(self) -> bool:
         """Whether it is a GPU of AMD's, by its name, its wavefronts or its runtime's calls."""
-        named = "amd" in str(self.gpu.get("name", "")).lower() or self.gpu.get("warpSize") == 64
+        named = "amd" in str(self._gpu.get("name", "")).lower() or self._gpu.get("warpSize") == 64
         return named or bool(self.trace.name_table(_AMD_CALL.match).any())
 
     @property
     def nvidia_major(self) -> int:
         """Major compute capability of an NVIDIA GPU; 0 for any other or an unknown one."""
-        major = self.gpu.get("computeMajor")
+        major = self._gpu.get("computeMajor")
         return major if isinstance(major, int) and not self.is_amd else 0
 
     def is_named(self, *names: str) -> Bool:
@@ -498,24 +534,12 @@ class Case:
             self.rows(Category.ANNOTATION, Category.OP, named=lambda n: n.startswith(prefix))
         )
 
-    def ops_inside(self, parts: Intervals, *, once: bool = False) -> dict[str, int]:
-        """Op name → how many begin inside these intervals, all steps together.
-
-        Args:
-            parts: the intervals.
-            once: without ops right inside one of the same name: torch 1.8 records an op again
-                where it is dispatched once more.
-        """
-        ops = self.rows(Category.OP, named=lambda n: True)
-        if once:
-            inside = self.nesting
-            name = self.trace.name_id[inside.rows]
-            again = (inside.parent_op >= 0) & (name == name[np.maximum(inside.parent_op, 0)])
-            ops[inside.rows[again]] = False
-        rows = np.flatnonzero(ops)
+    def ops_inside(self, parts: Intervals) -> Counter[str]:
+        """Op name → how many begin inside these intervals, all steps together."""
+        rows = np.flatnonzero(self.rows(Category.OP, named=bool))
         rows = rows[parts.covers(self.trace.start_ns[rows])]
         counts = np.bincount(self.trace.name_id[rows], minlength=len(self.trace.names))
-        return {self.trace.names[i]: int(counts[i]) for i in np.flatnonzero(counts)}
+        return Counter({self.trace.names[i]: int(counts[i]) for i in np.flatnonzero(counts)})
 
     def ms_per_step(self, share: float) -> float:
         """A share of a step, in ms."""

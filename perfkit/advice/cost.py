@@ -1,4 +1,12 @@
-"""``perfkit.cost``: what a run costs, when work on its speed pays, and what other devices ask."""
+"""``perfkit.cost``: what a run costs, when work on its speed pays, and what other devices ask.
+
+The step on another device is a prediction. Each operator keeps its distance from the roofline: what
+takes twice its least time here takes twice its least time there. How far that can be wrong is
+measured on the recorded operators themselves: the band is what the step takes there if all of them
+were as close to their least time as a tenth of their time is here, or as far from it as nine tenths
+are. What is not the device's (data, Python, launches, waits) stays as recorded, and the host's own
+work is a floor: a step that waits for its data is as long on every GPU.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +15,33 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from perfkit.advice.open_trace import OpenTrace, open_trace
-from perfkit.advice.other_device import StepElsewhere, step_elsewhere
 from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import Profiling
 from perfkit.base.arguments import check_text, check_whole, shown
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.base.words import plural
+from perfkit.limit.datasheet import sheet_of
 from perfkit.measure.summary import Summary
-from perfkit.trace.read.columns import Trace
+from perfkit.trace.ask.limit import Limit
+from perfkit.trace.ask.waterfall import Waterfall
+from perfkit.trace.read.columns import Float64, Trace
 
 # Far above any; what is larger than a float, or overflows in a product, is a slip of the pen.
 _MOST_STEPS, _MOST_AMOUNT = 10**15, 10**15
+
+_CLOSE, _FAR = 0.1, 0.9
+_ON_A_CPU = (
+    "recorded on a CPU: what the host needs to launch on a GPU is not in it, so the predictions "
+    "are too fast"
+)
+_TWO_KINDS = (
+    "rates of the recorded device are measured, those of the others are data sheets', which "
+    "nothing reaches: the predictions are too fast"
+)
 
 _Step = float | Summary | Profile | Profiling | OpenTrace | Trace | str | os.PathLike[str]
 
@@ -41,6 +63,27 @@ class BreakEven:
     work_hours: float
     work_cost: float
     runs: float | None
+
+
+@dataclass(frozen=True)
+class StepElsewhere:
+    """The recorded step on another device; all predicted.
+
+    Attributes:
+        device: name of its data sheet.
+        ms: length of the step, each operator as far from its least time as recorded.
+        low_ms, high_ms: all as close to it, or as far from it, as the closest tenth and the
+            farthest tenth of the recorded operators' time.
+        share_kept: share of the recorded step that does not depend on the device.
+        doubts: what the band does not cover.
+    """
+
+    device: str
+    ms: float
+    low_ms: float
+    high_ms: float
+    share_kept: float
+    doubts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,14 +193,12 @@ def cost(
     _check_amount("wage_per_hour", wage_per_hour)
     check_whole("steps", steps, 1, _MOST_STEPS)
     check_text("currency", currency)
-    now = _length("step", step)
-    low, high = now.interval_ms or (None, None)
-    doubts = list(now.doubts)
+    step_ms, (low, high), how, doubts = _length("step", step)
     broken_even = None
     if before is not None:
-        then = _length("before", before)
-        doubts += then.doubts
-        hours, work_cost = _hours(then.ms - now.ms, steps), float(work_hours * wage_per_hour)
+        before_ms, _, _, more = _length("before", before)
+        doubts += more
+        hours, work_cost = _hours(before_ms - step_ms, steps), float(work_hours * wage_per_hour)
         saved = hours * price_per_hour
         runs = work_cost / saved if saved > 0 else None
         broken_even = BreakEven(saved, hours, float(work_hours), work_cost, runs)
@@ -166,18 +207,18 @@ def cost(
             "work_hours pays by what it saves: give the step before the work, too (`before`)"
         )
     elsewhere = _elsewhere(step, on, steps)
-    doubts += [d for one in elsewhere for d in one.step.doubts]
+    doubts += tuple(d for one in elsewhere for d in one.step.doubts)
     prices = [None if x is None else _hours(x, steps) * price_per_hour for x in (low, high)]
     return RunCost(
-        step_ms=now.ms,
+        step_ms=step_ms,
         low_ms=low,
         high_ms=high,
-        how=now.how,
+        how=how,
         steps=steps,
         price_per_hour=float(price_per_hour),
         currency=currency or "",
-        hours=_hours(now.ms, steps),
-        price=_hours(now.ms, steps) * price_per_hour,
+        hours=_hours(step_ms, steps),
+        price=_hours(step_ms, steps) * price_per_hour,
         price_low=prices[0],
         price_high=prices[1],
         break_even=broken_even,
@@ -186,30 +227,25 @@ def cost(
     )
 
 
-@dataclass(frozen=True)
-class _Length:
-    ms: float
-    interval_ms: tuple[float, float] | None
-    how: str
-    doubts: tuple[str, ...] = ()
-
-
-def _length(name: str, step: object) -> _Length:
+def _length(
+    name: str, step: object
+) -> tuple[float, tuple[float | None, float | None], str, tuple[str, ...]]:
+    """A step's length in ms, its interval, where it comes from, and doubts."""
     if isinstance(step, Summary):
         if step.unit != "ms":
             raise UsageError(f"{name} is a summary in {step.unit!r}; give one of times in ms")
         if not step.median > 0:
             raise UsageError(f"{name} has a median of 0 ms: give steps that take time")
         how = f"median of {plural(step.n, 'measured step')}"
-        return _Length(step.median, (step.low, step.high), how)
+        return step.median, (step.low, step.high), how, ()
     if (profile := _profile_of(step)) is not None:
         plain, profiled = profile.cost, profile.step
         if plain is not None and plain.plain_step_ms:
             how = f"median of {plural(plain.n_unprofiled, 'step')} without the profiler"
-            return _Length(plain.plain_step_ms, None, how)
-        return _Length(
+            return plain.plain_step_ms, (None, None), how, ()
+        return (
             profiled.median,
-            (profiled.low, profiled.high) if profiled.n > 1 else None,
+            (profiled.low, profiled.high) if profiled.n > 1 else (None, None),
             f"median of {plural(profiled.n, 'recorded step')}",
             ("recording made the steps longer, by an unknown part",),
         )
@@ -217,7 +253,7 @@ def _length(name: str, step: object) -> _Length:
         raise UsageError(
             f"{name} is {shown(step)}; give a step's length in ms, a profile or a trace"
         )
-    return _Length(float(step), None, "as given")
+    return float(step), (None, None), "as given", ()
 
 
 def _profile_of(step: object) -> Profile | None:
@@ -258,3 +294,78 @@ def _check_amount(name: str, value: Any) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool)
     if not good or not 0 <= value <= _MOST_AMOUNT:
         raise UsageError(f"{name} is {shown(value)}; give an amount from 0 to {_MOST_AMOUNT:,}")
+
+
+def step_elsewhere(
+    opened: OpenTrace, device: str, *, step_ms: float | None = None
+) -> StepElsewhere:
+    """Predict the step's length on another device.
+
+    Args:
+        opened: a trace with recorded shapes.
+        device: name of a data sheet, e.g. ``"H200"``.
+        step_ms: length of a step without the profiler, where that is known: on a GPU what is
+            shorter then is the host's part.
+
+    Raises:
+        UsageError: no data sheet of ``device`` is known, no shapes were recorded, or no rates of
+            the recorded device are known.
+    """
+    there: Limit = opened.ask("limit", device=device)
+    here = _here(opened)
+    if not here.is_known or not there.is_known:
+        raise UsageError(
+            f"a step on {device} is predicted from the recorded operators: record shapes "
+            "(`shapes=True`), on a device whose rates are known (`perfkit doctor --peaks`)"
+        )
+    falls: Waterfall = opened.ask("waterfall")
+    working_ms = falls.floor_ms + falls.working_above_ms
+    mine = np.array([o.measured_us for o in here.ops])
+    low_here = np.array([o.least_us or 0.0 for o in here.ops])
+    low_there = np.array([o.least_us or 0.0 for o in there.ops])
+    known = (low_here > 0) & (mine > 0)
+    mine, low_here, low_there = mine[known], low_here[known], low_there[known]
+    if not len(mine):
+        raise UsageError(f"no operator was counted: a step on {device} cannot be predicted")
+    apart = np.maximum(mine / low_here, 1.0)
+    close, far = _weighted(apart, mine, (_CLOSE, _FAR))
+    if step_ms and not here.on_device:  # the profiler made operators and all else longer alike
+        working_ms *= step_ms / falls.step_ms
+    kept_ms = max((step_ms or falls.step_ms) - working_ms, 0.0)
+    scale = working_ms / float(mine.sum())  # with what was not counted, and overlaps
+    ms = [
+        max(
+            kept_ms + scale * float(us.sum()),
+            min(falls.host_ms, step_ms or falls.step_ms),
+            falls.step_ms if falls.workers_set_the_pace else 0.0,
+        )
+        for us in (close * low_there, mine * low_there / low_here, far * low_there)
+    ]
+    doubts = [] if here.on_device else [_ON_A_CPU]
+    if here.kind != there.kind:
+        doubts.append(_TWO_KINDS)
+    return StepElsewhere(
+        device=there.device,
+        ms=ms[1],
+        low_ms=min(ms),
+        high_ms=max(ms),
+        share_kept=kept_ms / (kept_ms + working_ms) if kept_ms + working_ms else 0.0,
+        doubts=tuple(doubts),
+    )
+
+
+def _here(opened: OpenTrace) -> Limit:
+    """By the data sheet of the recorded device where there is one: like is divided by like."""
+    found: Limit = opened.ask("limit")
+    if found.on_device and found.kind != "predicted":
+        sheet = sheet_of(found.recorded_on)
+        if sheet is not None:
+            found = opened.ask("limit", device=sheet.name)
+    return found
+
+
+def _weighted(values: Float64, weights: Float64, at: tuple[float, ...]) -> list[float]:
+    """Quantiles of values with weights."""
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order]) / weights.sum()
+    return [float(values[order][min(int(np.searchsorted(reached, q)), len(order) - 1)]) for q in at]

@@ -106,21 +106,13 @@ def diagnose(
     found += outside(elsewhere, compile_s=compile_s)
     growth = None if elsewhere is None else elsewhere.growth
     found += (grows := steps_grow(growth, busy))
+    if busy is not None and busy.spoils:  # it helps only with cores that nobody else uses
+        found = [f for f in found if f.rule != "one-thread"]
     found = _joined([_with_ceiling(f, case) for f in state], _without_the_same(found, state))
-    if busy is not None and busy.spoils:
-        taken = f"other programs may have taken {fmt_share(busy.lost)} of the time"
-        found = [f for f in found if f.rule not in _NEEDS_CORES]
-        found = [_without_bound(f, taken) if f.gain_at_most > 1 else f for f in found]
-    found = _each_line_once(found)
-    found = _places_first(found)
+    found = _places_first(_each_line_once(found))
     # within the steps and outside of them: what gains more says it
     first_said = {(f.title, f.line): f for f in reversed(found)}
-    found = [f for f in found if first_said[f.title, f.line] is f]
-    if case.is_file and not case.on_device:
-        found = [_without_bound(f, "a trace without a device does not carry one") for f in found]
-    if case.on_device and not case.joins_launches:
-        unknown = "whether the device waited for the host is not known"
-        found = [_without_bound(f, unknown) if {*f.cures} & {*_THE_HOSTS} else f for f in found]
+    found = [_with_doubt(f, case, busy) for f in found if first_said[f.title, f.line] is f]
     is_one_sided = _is_one_sided(bound, case)
     if is_one_sided:
         found = [f for f in found if f.always or {"data", "communication"} & set(f.cures)]
@@ -213,8 +205,6 @@ def _each_line_once(found: list[Finding]) -> list[Finding]:
     ]
 
 
-# What helps only with cores that nobody else uses.
-_NEEDS_CORES = ("one-thread",)
 # What says of a line how much time it takes, and not why.
 _TIMED = ("outside-the-steps", "steps-grow")
 # State findings → rules that say the same, from a trace and with less.
@@ -300,8 +290,16 @@ def as_compared(found: Diagnosis, waiting_ms: float) -> Diagnosis:
     return replace(found, findings=findings, sentence=found.sentence.replace(", or waits to", ""))
 
 
-def _without_bound(finding: Finding, why: str) -> Finding:
-    return replace(finding, has_bound=False, formula=f"no bound: {why}")
+def _with_doubt(finding: Finding, case: Case, busy: CpuContention | None) -> Finding:
+    """The finding, without a bound where that is not known."""
+    why = ""
+    if busy is not None and busy.spoils and finding.gain_at_most > 1:
+        why = f"other programs may have taken {fmt_share(busy.lost)} of the time"
+    elif case.is_file and not case.on_device:
+        why = "a trace without a device does not carry one"
+    elif case.on_device and not case.joins_launches and {*finding.cures} & {*_THE_HOSTS}:
+        why = "whether the device waited for the host is not known"
+    return replace(finding, has_bound=False, formula=f"no bound: {why}") if why else finding
 
 
 def _is_one_sided(bound: _Bound, case: Case) -> bool:

@@ -16,29 +16,33 @@ class LineKind:
     """What a line does.
 
     Attributes:
-        name: one word for it.
         words: what it is, to follow "… is".
         what_to_do: a snippet that fits, where something is trained or not.
         rule: of the finding about such lines.
         title: what is wrong with such a line, for a finding about it; empty where its text alone
             does not tell.
+        pattern: by which it is known.
+        libraries: packages whose code it calls, by which it is known, too: ``h5py zarr``.
     """
 
-    name: str
     words: str
     what_to_do: str
     rule: str = "host-python"
     title: str = ""
+    pattern: str = ""
+    libraries: str = ""
+
+    def fits(self, *parts: str) -> bool:
+        """Whether the pattern is in any of these."""
+        return any(re.search(self.pattern, part) for part in parts)
 
 
 SLEEP = LineKind(
-    "sleep",
     "a wait that the code itself asks for",
     "# the step sleeps: take the wait out, or wait in a thread alongside the model",
     rule="host-sleeps",
 )
 WAITING = LineKind(
-    "waiting",
     "a wait for another process, a thread or a connection, whose work is not seen here",
     "# this thread only waits here; look at what it waits for, where that runs:\n"
     "with perfkit.profile() as p:  # in the function that the other process or thread runs\n"
@@ -46,175 +50,145 @@ WAITING = LineKind(
     rule="host-waits",
 )
 LOGGING = LineKind(
-    "logging",
     "logging or printing",
     "if n % 50 == 0:\n    log(...)  # not each time; pass numbers, not tensors",
     rule="logging-in-step",
+    pattern=r"\b(print|pprint|display)\(|\b(log(ger|ging)?|writer|wandb|mlflow|tqdm|pbar|bar)\b[\w.]*\(|"
+    r"\blog_?\w*\(|\.set_(postfix|description)\(",
+    libraries="logging wandb mlflow tensorboard tqdm rich loguru IPython",
 )
 SAVING = LineKind(
-    "file",
     "reading or writing files",
     "# read ahead in a DataLoader's workers, and write rarely, in a thread alongside the model:\n"
     "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
     "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(torch.save, results, path)",
+    pattern=r"\b(open|torch\.save|torch\.load|save_pretrained|np\.(load|save|savez\w*)|imwrite|"
+    r"read_(csv|parquet|json)|to_(csv|parquet)|json\.(dump|load)|pickle\.(dump|load)|"
+    r"requests\.\w+|urlopen|read_bytes|write_bytes|read_text|write_text|(save|load)_checkpoint)\(|"
+    r"\.save(fig)?\(",
+    libraries="h5py zarr pickle json requests urllib fsspec "
+    "safetensors pyarrow pandas zipfile tarfile shutil pathlib",
 )
 IMAGES = LineKind(
-    "images",
     "decoding or changing images",
     "img = Image.open(path)\n"
     'img.draft("RGB", (size, size))  # decodes a JPEG at a reduced size; or keep small files\n'
     "# in a data set, DataLoader workers do the rest alongside the step:\n"
     "loader = DataLoader(dataset, ..., num_workers=2)",
+    pattern=r"\b(Image\.open|imread|imdecode|decode_(jpeg|png|image)|read_image|ImageOps\.\w+|"
+    r"ImageEnhance\.\w+)\(|\.convert\([\"'](RGBA?|L|P|F|I|CMYK|YCbCr|HSV|LAB|1)[\"']",
+    libraries="PIL cv2 imageio simplejpeg turbojpeg albumentations skimage",
 )
 NUMPY = LineKind(
-    "numpy",
     "numpy, which runs on the host while torch waits",
     "# prepare arrays in the data set, so that DataLoader workers do it alongside the step,\n"
     "# or use torch's operator of the same name on the tensor itself",
+    pattern=r"\bnp\.|\bnumpy\b",
+    libraries="numpy scipy sklearn",
 )
 FROM_A_LIST = LineKind(
-    "list",
     "a tensor made from a Python list, number by number",
     "# arrays: one copy each\nx = torch.from_numpy(np.stack(list_of_arrays))\n"
     "# tensors:\nx = torch.stack(list_of_tensors)\n"
     "# numbers: keep them in one array from the start, and index it by batch",
     title="A tensor is made from a Python list, number by number",
+    pattern=r"\btorch\.(tensor|as_tensor|\w*Tensor)\(\s*(\[|list\()",
 )
 GROWS = LineKind(
-    "grows",
     "a tensor that grows by a part, and is copied whole each time",
     "# keep what the result needs, not all of it: a count, a sum\n"
     "correct += (model(x).argmax(-1) == labels).sum()\n"
     "# or write the parts into a tensor that is made once, before the loop:\n"
     "predictions[begin:end] = model(x).argmax(-1)",
     title="A tensor grows with every batch: all of it is kept, and copied each time",
+    pattern=r"\b(?P<name>[\w.]+)\s*=\s*(?:[^=]*\belse\s+)?(?:torch|np|numpy)\."
+    r"(?:cat|concat|concatenate|vstack|hstack|append)\(\s*[\[(]?\s*(?P=name)\b",
 )
 UNPACKS = LineKind(
-    "unpacks",
     "decompression, which starts at the file's begin each time",
     "# unpack once, before training, and read only what is needed:\n"
     'np.save("data.npy", everything)\n'
     'rows = np.load("data.npy", mmap_mode="r")  # a row costs its own bytes\n'
     "# where it must stay packed: in chunks of its own (zarr, HDF5 with small chunks)",
     title="Files are decompressed again for each sample",
+    pattern=r"\b(gzip|bz2|lzma|zlib|tarfile|zipfile)\b",
 )
 STATISTICS = LineKind(
-    "statistics",
     "statistics of a tensor",
     "if step % 100 == 0:  # what is only looked at, in some of the steps\n    ...",
+    pattern=r"\b(histc|histogram\w*|bincount|quantile|kthvalue)\(",
 )
 SORTS = LineKind(
-    "sorts",
     "sorting by a key",
     "# a key that indexes a tensor makes a tensor for each element: numbers, made once, do not\n"
     "values = tensor.tolist()\norder = sorted(rows, key=values.__getitem__)",
+    pattern=r"\b(sorted|sort|min|max|heapify|nsmallest|nlargest)\(.*\bkey\s*=",
 )
 PAIRS = LineKind(
-    "pairs",
     "work on all pairs or triples, whose number grows with the square or cube of the batch",
     "# without a tensor of all of them: a matrix product, torch.cdist, or sort once and search:\n"
     "order = torch.searchsorted(sorted_values, wanted)\n"
     "# or a part of the rows at a time:\nfor rows in x.split(64):\n    ...",
+    pattern=r"\[[^\]\[]*\bNone\b[^\]\[]*\]",
+)
+GATHERS = LineKind(
+    "rows taken at random places by an index",
+    "# data in the host's memory: gather the next batch in a worker, alongside the step:\n"
+    "indices = BatchSampler(RandomSampler(data), batch_size, drop_last=True)\n"
+    "loader = DataLoader(TensorDataset(data), sampler=indices, batch_size=None, num_workers=1)",
+    # `data[perm[i:i+b]]`, `images[order[lo:hi]]`: a slice of an index.
+    pattern=r"\w\[\s*[A-Za-z_][\w.]*\[[^\[\]]*:[^\[\]]*\]|\.index_select\(",
 )
 FORWARD = LineKind(
-    "forward",
     "Python inside a module's forward",
     "# one operation on the whole tensor instead of Python for each element or layer,\n"
     "# and nothing in forward that only needs to be done once (move it to __init__)",
 )
 BACKWARD = LineKind(
-    "backward",
     "the backward pass, between its operators",
     "# fewer and larger operators in the forward pass leave fewer here: a whole sequence or batch\n"
     "# in one call, or the compiler:\n"
     "model = torch.compile(model)",
+    pattern=r"\.backward\(|\bautograd\.grad\(",
 )
 METRICS = LineKind(
-    "metrics",
     "metrics",
     "# compute metrics now and then, or once, from kept predictions:\n"
     "predictions.append(prediction.detach())\n"
     "metric.update(torch.cat(predictions), torch.cat(targets))  # after the loop",
+    pattern=r"(?i)(^|[^a-z])(torch)?metrics?([^a-z]|$)|\baccuracy|\bf1_|confusion|\bauroc\b|roc_auc",
 )
 PENALTY = LineKind(
-    "penalty",
     "a penalty on the weights, which goes through autograd",
     "# the same gradient of 0.5 * factor * w², in the update, without a graph (torch.optim.Adam,\n"
     "# SGD …; AdamW's is another one):\n"
     "optimizer = torch.optim.SGD(model.parameters(), lr, weight_decay=factor)  # 2 * factor for w²",
+    pattern=r"(?s)\b(pow|norm|square|abs)\(.*\bparameters\(\)|\*\*\s*2\b.*\bparameters\(\)|"
+    r"\bparameters\(\).*(\b(pow|norm|square|abs)\(|\*\*\s*2\b)",
 )
 EMA = LineKind(
-    "EMA",
     "a moving average of the weights (EMA)",
     "# update the average every few steps (and raise its decay's power accordingly), all tensors\n"
     "# at once:\ntorch._foreach_lerp_(averages, weights, 1 - decay)",
-)
-OPTIMIZER = LineKind(
-    "optimizer",
-    "an optimizer's update that is not torch.optim's (only those are timed as optimizer)",
-    "# torch's own updates run all parameters in a few large operators:\n"
-    "optimizer = torch.optim.AdamW(model.parameters(), lr, fused=True)\n"
-    "# or look for a fused or foreach form of the one that you use",
+    pattern=r"(?i)(^|[^a-z])ema([^a-z]|$)|\w(?-i:Ema|EMA)|swa_utils|averaged_?model",
 )
 OTHER = LineKind(
-    "python",
     "Python",
     "# look at what this line does each time, and take out what need not be there.\n"
     "# line by line:  %lprun -f the_function the_function(...)",
 )
 
-_LOG_CALL = re.compile(
-    r"\b(print|pprint|display)\(|\b(log(ger|ging)?|writer|wandb|mlflow|tqdm|pbar|bar)\b[\w.]*\(|"
-    r"\blog_?\w*\(|\.set_(postfix|description)\("
-)
-_LOG_LIBRARY = re.compile(r"^(logging|wandb|mlflow|tensorboard|tqdm|rich|loguru|IPython)$")
-_FILE_CALL = re.compile(
-    r"\b(open|torch\.save|torch\.load|save_pretrained|np\.(load|save|savez\w*)|imwrite|"
-    r"read_(csv|parquet|json)|to_(csv|parquet)|json\.(dump|load)|pickle\.(dump|load)|"
-    r"requests\.\w+|urlopen|read_bytes|write_bytes|read_text|write_text|(save|load)_checkpoint)\(|"
-    r"\.save(fig)?\("
-)
-_IMAGE_CALL = re.compile(
-    r"\b(Image\.open|imread|imdecode|decode_(jpeg|png|image)|read_image|ImageOps\.\w+|"
-    r"ImageEnhance\.\w+)\(|\.convert\([\"'](RGBA?|L|P|F|I|CMYK|YCbCr|HSV|LAB|1)[\"']"
-)
-_IMAGE_LIBRARY = re.compile(r"^(PIL|cv2|imageio|simplejpeg|turbojpeg|albumentations|skimage)$")
-_FILE_LIBRARY = re.compile(
-    r"^(h5py|zarr|pickle|json|requests|urllib|fsspec|safetensors|pyarrow|pandas|"
-    r"zipfile|tarfile|shutil|pathlib)$"
-)
-_FROM_A_LIST = re.compile(r"\btorch\.(tensor|as_tensor|\w*Tensor)\(\s*(\[|list\()")
-_UNPACKS = re.compile(r"\b(gzip|bz2|lzma|zlib|tarfile|zipfile)\b")
-_GROWS = re.compile(
-    r"\b(?P<name>[\w.]+)\s*=\s*(?:[^=]*\belse\s+)?(?:torch|np|numpy)\."
-    r"(?:cat|concat|concatenate|vstack|hstack|append)\(\s*[\[(]?\s*(?P=name)\b"
-)
-_STATISTICS = re.compile(r"\b(histc|histogram\w*|bincount|quantile|kthvalue)\(")
-_SORTS = re.compile(r"\b(sorted|sort|min|max|heapify|nsmallest|nlargest)\(.*\bkey\s*=")
-_PAIRS = re.compile(r"\[[^\]\[]*\bNone\b[^\]\[]*\]")
-_NUMPY_CALL = re.compile(r"\bnp\.|\bnumpy\b")
-_BACKWARD_CALL = re.compile(r"\.backward\(|\bautograd\.grad\(")
-_NUMPY_LIBRARY = re.compile(r"^(numpy|scipy|sklearn)$")
-_METRICS = re.compile(
-    r"(^|[^a-z])(torch)?metrics?([^a-z]|$)|\baccuracy|\bf1_|confusion|\bauroc\b|roc_auc",
-    re.IGNORECASE,
-)
-_PENALTY = re.compile(
-    r"\b(pow|norm|square|abs)\(.*\bparameters\(\)|\*\*\s*2\b.*\bparameters\(\)|"
-    r"\bparameters\(\).*(\b(pow|norm|square|abs)\(|\*\*\s*2\b)",
-    re.DOTALL,
-)
-_EMA = re.compile(
-    r"(^|[^a-z])ema([^a-z]|$)|\w(?-i:Ema|EMA)|swa_utils|averaged_?model", re.IGNORECASE
-)
-_OPTIMIZERS = re.compile(r"(^|[/._])optimi[sz]ers?([/._]|$)", re.IGNORECASE)
+# What a line's text tells, asked in this order: Image.open decodes what it reads.
+_BY_TEXT = (
+    FROM_A_LIST, GROWS, LOGGING, IMAGES, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD, GATHERS, PAIRS,
+)  # fmt: skip
 
 
 def kind_of(line: Line, *, trains: bool) -> LineKind:
     """What a line does; the first kind that fits."""
     if beside := beside_the_model(line, trains=trains):
         return beside
-    if any(_UNPACKS.search(part) for part in (line.library, line.mostly, line.source)):
+    if UNPACKS.fits(line.library, line.mostly, line.source):
         return UNPACKS
     by_text = kind_of_source(line.source)
     # what is read over a connection is a file to this code
@@ -222,14 +196,8 @@ def kind_of(line: Line, *, trains: bool) -> LineKind:
         return WAITING
     if by_text not in (OTHER, WAITING):
         return by_text
-    by_library = (
-        (_LOG_LIBRARY, LOGGING),
-        (_IMAGE_LIBRARY, IMAGES),
-        (_FILE_LIBRARY, SAVING),
-        (_NUMPY_LIBRARY, NUMPY),
-    )
     in_forward = "forward" in (line.function, line.inner_function.rpartition(".")[2])
-    known = (kind for pattern, kind in by_library if pattern.match(line.library))
+    known = (kind for kind in _BY_TEXT if line.library in kind.libraries.split())
     return next(known, FORWARD if in_forward else OTHER)
 
 
@@ -237,35 +205,19 @@ def kind_of_source(text: str) -> LineKind:
     """What a line does, from its text alone."""
     if is_sleep_by_text(text):
         return SLEEP
-    for pattern, kind in (
-        (_FROM_A_LIST, FROM_A_LIST),
-        (_GROWS, GROWS),
-        (_LOG_CALL, LOGGING),
-        (_IMAGE_CALL, IMAGES),  # before files: Image.open decodes what it reads
-        (_FILE_CALL, SAVING),
-        (_SORTS, SORTS),
-        (_STATISTICS, STATISTICS),
-        (_NUMPY_CALL, NUMPY),
-        (_BACKWARD_CALL, BACKWARD),
-        (_PAIRS, PAIRS),
-    ):
-        if pattern.search(text):
-            return kind
-    return WAITING if is_wait_by_text(text) else OTHER
+    known = (kind for kind in _BY_TEXT if kind.fits(text))
+    return next(known, WAITING if is_wait_by_text(text) else OTHER)
 
 
 def beside_the_model(line: Line, *, trains: bool) -> LineKind | None:
     """EMA or metrics, if the path, the function or the line itself has such a name.
 
-    Or an optimizer of another package, by the path of what was called alone: the user's own
-    line may only make one. Those of torch have a phase of their own. Where nothing is trained, no
-    average is updated: ``ema(x)`` runs a model that was trained with one.
+    Where nothing is trained, no average is updated: ``ema(x)`` runs a model that was trained with
+    one.
     """
     parts = (line.inner, line.inner_function, line.function, line.source, line.library_function)
-    if _OPTIMIZERS.search(line.inner.partition(":")[0]):
-        return OPTIMIZER
-    if trains and any(map(_EMA.search, parts)):
+    if trains and EMA.fits(*parts):
         return EMA
-    if trains and _PENALTY.search(line.source) and "grad" not in line.source:
+    if trains and PENALTY.fits(line.source) and "grad" not in line.source:
         return PENALTY
-    return METRICS if any(map(_METRICS.search, parts)) else None
+    return METRICS if METRICS.fits(*parts) else None

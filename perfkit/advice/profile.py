@@ -25,6 +25,7 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
 from perfkit.base.printable import printable
+from perfkit.base.words import fmt_share
 from perfkit.measure.summary import Summary, summarize
 from perfkit.trace.ask.breakdown import Breakdown, breakdown
 from perfkit.trace.ask.operators import Operator
@@ -47,6 +48,12 @@ if TYPE_CHECKING:
 # Kineto's first traces are from 2020. A clock outside these years is not a date (some count from
 # boot).
 _KINETO_FROM_S, _KINETO_UNTIL_S = 1_577_836_800, 4_102_444_800
+# From this share of the recorded steps on, evaluation within them is told.
+_LEAST_EVALUATED = 0.05
+# What a profile has as the recording has it.
+_AS_RECORDED = (
+    "lines", "worker_lines", "process_lines", "cost", "raw", "coverage", "elsewhere", "busy",
+)  # fmt: skip
 _TABLES = ("operators", "steps", "lines", "worker_lines", "process_lines", "syncs", "findings")
 
 
@@ -230,7 +237,7 @@ def explain(
     is_step: bool = False,
     state: Sequence[Finding] = (),
     whole: Mapping[str, float] | None = None,
-    has_frozen: bool = False,
+    evaluated_ms: Sequence[float] = (),
 ) -> Profile:
     """Explain a recording, or a trace from a file.
 
@@ -239,7 +246,7 @@ def explain(
         is_step: whether the whole recording is a step, because you say so.
         state: what the run's objects have shown.
         whole: host class → share, of all steps of the run; None where only a few are known.
-        has_frozen: whether a network of which nothing trains runs in the steps.
+        evaluated_ms: what of each recorded step was evaluation, where that is known.
     """
     made = recording if isinstance(recording, Recording) else None
     trace = recording.trace if isinstance(recording, Recording) else recording
@@ -248,11 +255,10 @@ def explain(
         if made is None
         else stamp("measured here", device=None if trace.has_device else "cpu")
     )
-    lines, of_workers, of_processes = (
-        (made.lines, made.worker_lines, made.process_lines) if made else (NO_LINES,) * 3
-    )
-    facts = made.facts if made else Facts()
-    cost, elsewhere, busy = (made.cost, made.elsewhere, made.busy) if made else (None, None, None)
+    told: dict[str, Any] = {"lines": NO_LINES, "worker_lines": NO_LINES, "cost": None}
+    if made is not None:
+        told = {name: getattr(made, name) for name in _AS_RECORDED}
+    facts, cost, busy = made.facts if made else Facts(), told["cost"], told.get("busy")
     steps = find_steps(trace)
     split = breakdown(trace, steps)
     is_piece = steps.how_found == WHOLE and not is_step
@@ -261,13 +267,13 @@ def explain(
         trace,
         steps,
         split,
-        lines,
+        told["lines"],
         facts,
         is_file=made is None,
         plain_ms=None if cost is None else cost.plain_step_ms,
         whole=whole,
-        worker_lines=of_workers,
-        has_frozen=has_frozen,
+        worker_lines=told["worker_lines"],
+        evaluated_ms=evaluated_ms if len(evaluated_ms) == len(split.steps) else (),
     )
     # an empty mark has a length, but is not a step
     steps_ms: Sequence[float] = [
@@ -276,14 +282,11 @@ def explain(
     if made is not None and made.cost.plain_step_ms:
         steps_ms = made.unprofiled_ms
     step = summarize(steps_ms)
-    outside = of_the_program(elsewhere)
+    outside = of_the_program(told.get("elsewhere"))
     least, no_least = _limit_of(trace, steps, cost)
     return Profile(
         breakdown=split,
         operators=case.operators,
-        lines=lines,
-        worker_lines=of_workers,
-        process_lines=of_processes,
         syncs=case.syncs,
         diagnosis=diagnose(
             case,
@@ -296,7 +299,6 @@ def explain(
             state=state,
         ),
         step=step,
-        cost=cost,
         provenance=origin,
         n_steps=len(split.steps),
         warnings=(
@@ -305,14 +307,11 @@ def explain(
             *no_least,
         ),
         trace=trace,
-        raw=made.raw if made else b"",
-        coverage=made.coverage if made else None,
-        elsewhere=elsewhere,
-        busy=busy,
         is_piece=is_piece,
         compiled=facts.compiled,
         limit=least,
         whole=None if case.on_device or whole is None else case.shares,
+        **told,
     )
 
 
@@ -348,6 +347,11 @@ def _doubts(case: Case, outside: Elsewhere | None, *, is_piece: bool) -> Iterato
         yield (
             f"{n_ranks} ranks ran, and no kernel is known as communication: an exchange under "
             "another name counts as computing"
+        )
+    if case.evaluated >= _LEAST_EVALUATED:
+        yield (
+            f"evaluation (or a policy that plays) is {fmt_share(case.evaluated)} of the steps in "
+            "these shares, which count it as forward, data wait or other"
         )
     # if that is most of the time, the diagnosis says so first
     if outside is not None and outside.is_worth_a_word and not outside.is_most:

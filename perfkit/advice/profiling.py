@@ -14,7 +14,6 @@ from typing import Any, Self, overload
 
 from perfkit.advice.profile import Profile, explain
 from perfkit.advice.state.state import StateWatch
-from perfkit.advice.typical import evaluation_note
 from perfkit.base.arguments import check_flag, check_function, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import MeasurementError, UsageError
@@ -55,11 +54,11 @@ class Profiling(Shown):
         self._state = StateWatch(lambda: recorder.runs_profiler)  # its stop drops this
         self._phases = phases = Phases()
         phases.live = live = self._state.live
-        self._evaluated_s = evaluated_s = list[float]()
+        self._evaluated_ms = evaluated_ms = list[float]()
         self._instrument = Instrument("the watch of this region's steps")
 
         def ended(_: float, ended_s: float) -> None:
-            evaluated_s.append(phases.take(round(ended_s * 1e9))[_EVALUATION] / 1e9)
+            evaluated_ms.append(phases.take(round(ended_s * 1e9))[_EVALUATION] / 1e6)
             live.step_ended()
             if self._rests_since_s is not None:
                 self._tell_early()
@@ -207,22 +206,17 @@ class Profiling(Shown):
             self._recorder.tell_early(tell)
 
     def _explained(self, recording: Recording) -> Profile:
+        covered = recording.coverage
         profile = explain(
             recording,
             is_step=self.n_calls > 0,
             state=self._state.findings,
-            has_frozen=self._state.live.has_frozen,
+            evaluated_ms=self._evaluated_ms[max(covered.first_step - 1, 0) : covered.last_step],
         )
         if not profile.operators:
             return replace(profile, nothing=self._nothing(), warnings=recording.warnings)
-        said = filter(
-            None,
-            (
-                self._remark(),
-                self._evaluation(profile),
-                *(failure.sentence() for failure in self._failures),
-            ),
-        )
+        failed = [failure.sentence() for failure in self._failures]
+        said = filter(None, (self._remark(), *failed))
         return replace(profile, warnings=(*said, *profile.warnings))
 
     def to_dict(self) -> dict[str, Any]:
@@ -246,17 +240,6 @@ class Profiling(Shown):
             f"No torch operators ran in this thread{until}, the only one that is recorded: nothing "
             "to profile."
         )
-
-    def _evaluation(self, profile: Profile) -> str:
-        """That some of the recorded steps is evaluation, where that is known; else empty."""
-        covered = profile.coverage
-        if covered is None or not covered.first_step:
-            return ""
-        evaluated = self._evaluated_s[covered.first_step - 1 : covered.last_step]
-        whole = [ms / 1e3 for ms in profile.breakdown.wall_ms]
-        if not any(evaluated) or len(evaluated) != len(whole):
-            return ""
-        return evaluation_note(evaluated, whole, profile.breakdown)
 
     @property
     def _failures(self) -> tuple[Failure, ...]:

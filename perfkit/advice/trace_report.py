@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from perfkit._version import __version__
 from perfkit.advice.diagnose import as_compared
@@ -48,7 +48,8 @@ class TraceReport(Shown):
 
     Attributes:
         file: the trace that ``profile`` explains.
-        profile: the explanation; for several ranks, of the one that holds the others up.
+        profile: the explanation; for several ranks, of the one that holds the others up, or of
+            the first.
         ranks: several files only: :func:`describe` of each, sorted by rank, then name.
         comparison: several files only: which rank is slow, who waits for whom.
         other: with ``diff``, the file to compare with.
@@ -183,15 +184,15 @@ def _report(
         return TraceReport(paths[0], profile, other=other, diff=changed)
     ranks = _all_ranks(paths, progress, unpack_at_most)
     progress(f"comparing {len(paths)} ranks")
-    comparison = ranks_of([r.summary for r in ranks])
+    comparison = ranks_of([rank["summary"] for rank in ranks])
     late = [r.path for r in comparison.ranks if r.rank in comparison.stragglers[:1]]
     said = sorted(
-        (r.said for r in ranks), key=lambda d: (d["rank"] is None, d["rank"] or 0, d["file"])
+        (rank["said"] for rank in ranks),
+        key=lambda d: (d["rank"] is None, d["rank"] or 0, d["file"]),
     )
-    chosen = late[0] if late else min(said, key=_waits_for_others)["file"]
-    kept = next((r.profile for r in ranks if r.said["file"] == chosen), None)
-    # traces read in another process are not kept
-    whole = _explained(chosen, progress, unpack_at_most) if kept is None else kept
+    chosen = late[0] if late else said[0]["file"]
+    kept = next(rank.get("profile") for rank in ranks if rank["said"]["file"] == chosen)
+    whole: Profile = _explained(chosen, progress, unpack_at_most) if kept is None else kept
     if comparison.skew_ms is not None:
         whole = replace(whole, diagnosis=as_compared(whole.diagnosis, comparison.skew_ms))
     return TraceReport(chosen, whole, tuple(said), comparison)
@@ -210,47 +211,37 @@ def _explained(path: str, progress: Progress, unpack_at_most: int | None) -> Pro
     return explain(trace)
 
 
-class _Rank(NamedTuple):
-    """One file, read once: its description, what the comparison needs, its profile if small."""
-
-    said: dict[str, Any]
-    summary: dict[str, Any]
-    profile: Profile | None = None
-
-
-def _all_ranks(paths: list[str], progress: Progress, unpack_at_most: int | None) -> list[_Rank]:
-    """Read each file once; in parallel if that is faster, a few at a time."""
+def _all_ranks(
+    paths: list[str], progress: Progress, unpack_at_most: int | None
+) -> list[dict[str, Any]]:
+    """Read each file; large ones in processes of their own, a few at a time, and not kept."""
     n_bytes = sum(Path(p).stat().st_size for p in paths if Path(p).exists())
-    n_workers = min(len(paths), usable_cpus(), _MOST_AT_ONCE)
     if n_bytes < _WORTH_A_PROCESS_BYTES:
-        n_workers = 1
-    if n_workers < 2:
         found = []
         for number, path in enumerate(paths, 1):
             progress(f"reading {path}, {number} of {len(paths)}")
-            profile = explain(load(path, unpack_at_most=unpack_at_most))
-            keep = profile if n_bytes < _WORTH_A_PROCESS_BYTES else None
-            found.append(_Rank(describe(path, profile), summary_of(profile.trace, path), keep))
+            found.append(_rank(path, unpack_at_most))
         return found
+    n_workers = min(len(paths), usable_cpus(), _MOST_AT_ONCE)
     progress(f"reading {len(paths)} traces, {n_workers} at a time")
     task = f"{rank_in_a_process.__module__}:{rank_in_a_process.__name__}"
     answers = read_ranks(paths, task, n_workers, {"unpack_at_most": unpack_at_most})
     for answer in answers:
         if "error" in answer:
             raise TraceError(answer["error"])
-    return [_Rank(**answer) for answer in answers]
+    return answers
+
+
+def _rank(path: str, unpack_at_most: int | None) -> dict[str, Any]:
+    """One file: its description, what the comparison needs of it, and its profile."""
+    profile = explain(load(path, unpack_at_most=unpack_at_most))
+    summary = summary_of(profile.trace, path)
+    return {"said": describe(path, profile), "summary": summary, "profile": profile}
 
 
 def rank_in_a_process(path: str, unpack_at_most: int | None) -> dict[str, Any]:
     """What :func:`perfkit.trace.ask.rank_pool.read_ranks` brings of each file."""
-    profile = explain(load(path, unpack_at_most=unpack_at_most))
-    return {"said": describe(path, profile), "summary": summary_of(profile.trace, path)}
-
-
-def _waits_for_others(described: dict[str, Any]) -> tuple[float, float]:
-    """Sort key: the rank that reaches a collective last waits least in it."""
-    talk = described["device_shares"].get("communication", 0.0)
-    return talk, -described["step_ms"]["median"]
+    return _rank(path, unpack_at_most) | {"profile": None}
 
 
 def _size(path: str) -> str:

@@ -16,7 +16,7 @@ _NOTEBOOKS = _SHIPPED if _SHIPPED.is_dir() else _PACKAGE.parent / "notebooks"
 
 #: lesson -> the rules that it teaches; lessons to come are in it too
 RULES: Mapping[str, tuple[str, ...]] = {
-    "01-measure": ("graph-capture", "start-up"),
+    "01-measure": ("start-up",),
     "02-read-a-trace": ("held-device",),
     "03-storage-and-formats": (
         "image-decode",
@@ -28,7 +28,6 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "dataloader-slow-code",
         "dataloader-few-workers",
         "dataloader-blocked",
-        "shuffled-gather",
         "host-sleeps",
     ),
     "06-host-to-device": (
@@ -39,7 +38,6 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "08-custom-loss": (
         "host-python",
         "tiny-ops",
-        "loop-indexing",
     ),
     "09-precision": (
         "tf32-off",
@@ -59,10 +57,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "optimizer-loop",
         "algorithm-search",
     ),
-    "11-memory-anatomy": (
-        "kept-graph",
-        "memory-nearly-full",
-    ),
+    "11-memory-anatomy": ("kept-graph",),
     "12-batch-and-accumulate": (
         "small-kernels",
         "optimizer-share",

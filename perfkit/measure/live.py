@@ -76,7 +76,6 @@ class ModuleUse:
         n_without_grad: of these, with gradients off.
         n_eval_with_grad: of these, in evaluation mode with gradients on.
         shapes: distinct shapes and numbers that it was given, at most 256.
-        is_frozen: none of its parameters required a gradient when it was first called.
         n_unsynced: backward passes after a forward pass that had prepared to exchange gradients
             with other ranks, although gradients were to stay here.
     """
@@ -88,7 +87,6 @@ class ModuleUse:
     n_eval_with_grad: int = 0
     shapes: set[tuple[Any, ...]] = field(default_factory=set)
     n_unsynced: int = 0
-    is_frozen: bool = False
 
 
 @dataclass
@@ -251,11 +249,6 @@ class Live:
         """Why it looks no more; None where it does."""
         return self._instrument.failure
 
-    @property
-    def has_frozen(self) -> bool:
-        """Whether a module was called of whose parameters none trains."""
-        return any(use.is_frozen for use in self.modules.values())
-
     # --- begin and end ----------------------------------------------------------------------
 
     def start(self, ask: Callable[[Live], None]) -> None:
@@ -337,9 +330,6 @@ class Live:
         use = _use_of(module, self.modules, ModuleUse)
         if use is None:
             return
-        if not use.n_calls:
-            trains = [parameter.requires_grad for parameter in module.parameters()]
-            use.is_frozen = bool(trains) and not any(trains)
         import torch
 
         with_grad = torch.is_grad_enabled()

@@ -11,7 +11,6 @@ import numpy as np
 
 from perfkit.advice.findings import Finding
 from perfkit.advice.profile import Profile, explain
-from perfkit.advice.typical import evaluation_note
 from perfkit.base.display import Shown
 from perfkit.base.errors import PerfkitError
 from perfkit.base.instrument import Failure
@@ -193,8 +192,7 @@ def whole_run(
     warnings += [one.sentence() for one in seen.failures]
     if profile is None and recorder.failure is not None:
         warnings.append(recorder.failure.sentence())
-    evaluation = "" if profile is None else _evaluation_within(profile, seen)
-    warnings += filter(None, (seen.run.phases.doubt, evaluation))
+    warnings += [doubt] if (doubt := seen.run.phases.doubt) else []
     if n_steps or recorder.n_foreign_steps:
         warnings += _extras_missing(options, seen, n_steps, ended)
     grown, n_workers = None, 0
@@ -241,7 +239,7 @@ def _profile(seen: TorchWatch, ended: str) -> tuple[Profile | None, str]:
             recording,
             state=seen.state.findings,
             whole=_shares_of_all(seen, recording.coverage),
-            has_frozen=seen.state.live.has_frozen,
+            evaluated_ms=_evaluated_ms(seen, recording.coverage),
         )
     except PerfkitError as error:
         return None, str(error)
@@ -314,15 +312,13 @@ def _shares_of_all(seen: TorchWatch, recorded: Coverage) -> dict[str, float] | N
     return {name: ms / total for name, ms in spent.items()} if total else None
 
 
-def _evaluation_within(profile: Profile, seen: TorchWatch) -> str:
-    """That the recorded steps hold an evaluation, which a trace cannot tell from forward."""
-    run, covered = seen.run, profile.coverage
-    if covered is None or not covered.first_step or not run.phases.are_sure:
-        return ""
-    phase_ms, numbers = seen.meter.columns.phase_ms, seen.meter.numbers
-    rows = np.flatnonzero((numbers >= covered.first_step - 1) & (numbers < covered.last_step))
-    whole_ms = np.sum([column[rows] for column in phase_ms.values()], axis=0)
-    return evaluation_note(phase_ms["evaluation"][rows], whole_ms, profile.breakdown)
+def _evaluated_ms(seen: TorchWatch, covered: Coverage) -> list[float]:
+    """What of each recorded step was evaluation; empty where that is not sure."""
+    if not seen.run.phases.are_sure:
+        return []
+    numbers = seen.meter.numbers
+    rows = (numbers >= covered.first_step - 1) & (numbers < covered.last_step)
+    return [float(ms) for ms in seen.meter.columns.phase_ms["evaluation"][rows]]
 
 
 def _nothing(

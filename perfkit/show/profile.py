@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from perfkit.advice.case import typical
 from perfkit.advice.findings import Finding, gain_words
 from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import Profiling
-from perfkit.advice.typical import typical
 from perfkit.base.lessons import lesson_of
 from perfkit.base.line_sampler import SAMPLES_PER_S
 from perfkit.base.words import (

@@ -11,8 +11,6 @@ from torch import nn
 
 import perfkit
 from perfkit import show
-from perfkit.advice.typical import evaluation_note
-from perfkit.trace.ask.breakdown import Breakdown, StepBreakdown
 from tests.left_running import assert_nothing_runs
 
 
@@ -74,7 +72,10 @@ def test_evaluation_inside_the_recorded_steps_is_told(
     assert p.result.coverage is not None
     assert p.result.coverage.first_step
     assert len(_told(p.result)) == is_told
+    found = {f.rule: f for f in p.result.diagnosis.findings}
+    assert ("validation-in-step" in found) == is_told
     if is_told:
+        assert "step % 500" in found["validation-in-step"].what_to_do
         text = " ".join(show.text(p.result).split())
         assert "in these shares, which count it as forward, data wait or other" in text
 
@@ -96,6 +97,21 @@ def test_passes_of_what_does_not_train_by_itself_are_not_called_evaluation() -> 
 def test_evaluation_in_a_step_that_perfkit_calls_is_told() -> None:
     result = perfkit.profile(_loop(_evaluates, n=1))
     assert len(_told(result)) == 1
+
+
+def test_evaluation_in_few_of_the_steps_is_rare_already() -> None:
+    n = 0
+
+    def rarely(net: nn.Module, x: torch.Tensor) -> None:
+        nonlocal n
+        n += 1
+        if n % 4 == 0:
+            _evaluates(net, x)
+
+    with perfkit.profile(steps=8) as p:
+        _loop(rarely)()
+    assert _told(p.result)
+    assert "validation-in-step" not in {f.rule for f in p.result.diagnosis.findings}
 
 
 def test_evaluation_outside_of_the_recorded_steps_is_not_told_as_in_them() -> None:
@@ -136,24 +152,3 @@ def test_a_look_out_that_fails_leaves_the_code_alone(monkeypatch: pytest.MonkeyP
     assert not _told(p.result)
     assert any("boom" in w for w in p.result.warnings)
     assert p.result.n_steps > 1
-
-
-def _steps(*fetches: int) -> Breakdown:
-    """Steps that took 10 ms for each batch that they asked for."""
-    steps = tuple(
-        StepBreakdown(f"{i}", 0.0, n * 10**7, {"forward": n * 10**7}, {}, {}, n_fetches=n)
-        for i, n in enumerate(fetches)
-    )
-    return Breakdown(steps, "made")
-
-
-def test_an_evaluation_in_steps_that_are_told_on_their_own_is_in_no_share() -> None:
-    """The fourth step holds an evaluation, and is not in the picture."""
-    evaluated, whole = [0.0, 0.0, 0.0, 90.0], [10.0, 10.0, 10.0, 100.0]
-    assert evaluation_note(evaluated, whole, _steps(1, 1, 1, 10)) == ""
-    assert "69 % of the steps" in evaluation_note(evaluated, whole, _steps(1, 1, 1, 1))
-    evaluated[0] = 6.0
-    told = evaluation_note(evaluated, whole, _steps(1, 1, 1, 10))
-    assert told.startswith(
-        "evaluation (or a policy that plays) is 20 % of the steps in these shares"
-    )

@@ -81,10 +81,7 @@ def test_capturing_a_graph_is_not_launching_too_slowly() -> None:
     profile = _explained(_capture(20_000))
     assert profile.diagnosis.bound_by == "host"
     assert "capturing a CUDA graph takes" in profile.diagnosis.sentence
-    assert _rules(profile) == ["graph-capture"]
-    facts = profile.diagnosis.findings[0].evidence
-    assert facts[0].startswith("1 capture of 20.0 ms in all")
-    assert "with 200 launches; meanwhile" in facts[0]
+    assert _rules(profile) == []
     found = idle(profile.trace)
     assert found.total_us["capture"] == pytest.approx(20_000, rel=0.01)
     assert found.total_us["launch"] + found.total_us["driver"] < 300
@@ -98,28 +95,7 @@ def test_capturing_a_graph_is_not_launching_too_slowly() -> None:
 def test_a_short_capture_is_not_the_verdict() -> None:
     profile = _explained(_capture(100))
     assert profile.diagnosis.bound_by == "compute"
-    assert "graph-capture" not in _rules(profile)
-
-
-@pytest.mark.parametrize(("captured_us", "is_told"), [(100, False), (300, True)])
-def test_a_capture_is_told_from_three_twentieths_of_the_time_on(
-    captured_us: float, *, is_told: bool
-) -> None:
-    """Of 1.1 ms and of itself."""
-    assert ("graph-capture" in _rules(_explained(_capture(captured_us)))) is is_told
-
-
-def test_captures_are_counted_and_timed_within_the_profiled_steps() -> None:
-    sim = Simulated()
-    sim.step(0, 10_000, 10_000)
-    sim.kernel("aten::mm", 10_000, 10_010, 40)
-    for begin, end in ((0, 900), (11_000, 13_000), (15_000, 17_000)):
-        sim.call("cudaStreamBeginCapture", begin, 3)
-        sim.call("cudaStreamEndCapture", end - 10, 10)
-    # the first calls that a capture contains do not make two of it
-    sim.host("aten::empty", 12_000, 900)
-    (finding,) = (f for f in _explained(sim).diagnosis.findings if f.rule == "graph-capture")
-    assert finding.evidence[0].startswith("2 captures of 4.00 ms in all")
+    assert "graph" not in profile.diagnosis.sentence
 
 
 def test_compiling_within_a_capture_is_not_taken_off_the_launches_outside_of_it() -> None:
@@ -131,7 +107,7 @@ def test_compiling_within_a_capture_is_not_taken_off_the_launches_outside_of_it(
     sim.call("cudaStreamBeginCapture", 10_000, 3)
     sim.host("entire_frame_compile", 10_010, 9_000)
     sim.call("cudaStreamEndCapture", 19_980, 10)
-    assert {"graph-capture", "launch-bound"} <= set(_rules(_explained(sim)))
+    assert "launch-bound" in _rules(_explained(sim))
 
 
 def _with(sim: Simulated, *events: dict[str, Any]) -> Simulated:

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,32 +88,6 @@ def many(n: int, each: float) -> Simulated:
     return sim
 
 
-def loop(n: int, each: float) -> Simulated:
-    """In steps of 10 ms a loop of ``n`` rounds, each a select and an operator of ``each`` µs."""
-    sim, begins = _steps(2, 10_000)
-    for at in begins:
-        sim.host("aten::conv2d", at + 10, 3_000)
-        for i in range(n):
-            sim.host("aten::select", at + 3_100 + i * 2 * each, 0.9 * each)
-            sim.host("aten::fill_", at + 3_100 + (2 * i + 1) * each, 0.9 * each)
-        begin = at + 3_110 + 2 * n * each
-        sim.host("autograd::engine::evaluate_function: X", begin, at + 9_990 - begin)
-    return sim
-
-
-def unrolled(n: int, us: float = 4) -> Simulated:
-    """In steps of 10 ms a loop of 12 rounds, each a select and ``n`` operators of so many µs."""
-    sim, begins = _steps(2, 10_000)
-    for step in begins:
-        at = step + 10
-        for _ in range(12):
-            for k in range(n + 1):
-                sim.host("aten::fill_" if k else "aten::select", at, 0.9 * us)
-                at += us
-        sim.host("autograd::engine::evaluate_function: X", at + 10, step + 9_990 - at)
-    return sim
-
-
 def half_tiny(share: float) -> Simulated:
     """Steps of 20 ms, of which 2,500 operators of 8 µs at most take this share."""
     sim, begins = _steps(2, 20_000)
@@ -163,25 +136,6 @@ def products_on_a_device_that_is_busy(share: float) -> Simulated:
     sim = products(30)
     for event in (e for e in sim.events if e["cat"] == "kernel"):
         event["dur"] = 96 * share
-    return sim
-
-
-def reserved(gib: float) -> _MADE:
-    sim = gpu_training(4, n_kernels=30, every=96)
-    args = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Addr": 1}
-    args |= {"Total Allocated": 2**30, "Total Reserved": int(gib * 2**30)}
-    event = {"ph": "i", "name": "[memory]", "pid": 100, "tid": 100, "ts": 1_100.0, "s": "t"}
-    sim.events.append(event | {"args": args})
-    return sim, {"device": CARD}
-
-
-def validating(us: float) -> Simulated:
-    sim, begins = _steps(4, 10_000)
-    for at in begins:
-        sim.host("aten::conv2d", at, 2_000, **{"Sequence number": 1})
-        sim.host("autograd::engine::evaluate_function: X", at + 2_000, 7_900 - us)
-        for i in range(10):
-            sim.host("aten::conv2d", at + 9_950 - us + i * us / 10, us / 10 - 1)
     return sim
 
 
@@ -351,35 +305,8 @@ def first_steps(us: float) -> Simulated:
     return sim
 
 
-def validating_in(n: float) -> Simulated:
-    """``n`` of four steps have a forward pass without gradients."""
-    sim, begins = _steps(4, 10_000)
-    for i, at in enumerate(begins):
-        sim.host("aten::conv2d", at, 2_000, **{"Sequence number": 1})
-        sim.host("autograd::engine::evaluate_function: X", at + 2_000, 4_900)
-        if i < n:
-            sim.host("aten::conv2d", at + 6_950, 3_000)
-    return sim
-
-
 def syncing(us: float) -> Simulated:
     return gpu_training(6, n_kernels=5, item=True, restart=us)
-
-
-def gathering(share: float, n: float = 6, of: int = 12) -> _MADE:
-    """This share of a step of 10 ms is in an index operator; ``n`` samples fall on its line."""
-    sim, begins = _steps(6, 10_000)
-    for at in begins:
-        sim.host("aten::index", at + 10, 10_000 * share)
-        first = at + 20 + 10_000 * share
-        sim.host("aten::linear", first, at + 9_990 - first)
-    lines = (
-        Line("a.py", 9, "a.py:9", "f", "x = data[perm[i:j]]", int(n), n / of, False, "__main__"),
-        Line("a.py", 8, "a.py:8", "f", "y = data[0]", of - int(n), 1 - n / of, False, "__main__"),
-    )
-    within = int((10 + 5_000 * share) * 1e3)
-    taken = ((within, 0),) * int(n) + ((within, 1),) * (of - int(n))
-    return sim, {"lines": LineSamples(lines, of, taken=taken)}
 
 
 def allocating_in(n: float) -> Simulated:
@@ -405,18 +332,12 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("tiny-ops", lambda n: many(int(n), 5), 450, 550),
     ("tiny-ops", lambda us: many(800, us), 11.5, 8.5),
     ("tiny-ops", half_tiny, 0.13, 0.17),
-    ("loop-indexing", lambda n: loop(int(n), 40), 9, 12),
-    ("loop-indexing", lambda us: loop(12, us), 16, 25),
-    ("loop-indexing", lambda us: loop(12, us), 130, 90),
-    ("loop-indexing", lambda n: unrolled(int(n)), 70, 60),
     ("launch-bound", launching, 0.88, 0.82),
     ("tensor-cores-unused", lambda n: (kernels(int(n), "volta_sgemm"), {"device": V100}), 2, 4),
     ("small-kernels", lambda n: kernels(int(n), **{"blocks per SM": 0.1}), 2, 5),
     ("communication", lambda n: kernels(int(n), "ncclDevKernel_AllReduce_Sum_f32"), 2, 4),
     ("kernel-gaps", lambda us: gpu_training(4, n_kernels=30, kernel=us, every=100), 93, 87),
     ("matmul-alignment", lambda n: products(int(n)), 1, 2),
-    ("memory-nearly-full", reserved, 35, 37),
-    ("validation-in-step", validating, 1_300, 1_700),
     ("recompiles", compiling, 420, 600),
     ("graph-breaks", breaking, 420, 600),
     ("gc-pauses", lambda ms: (cpu_training(6), {"facts": Facts(gc_pauses_ms=(ms,))}), 0.2, 0.35),
@@ -455,10 +376,7 @@ BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
     ("one-thread", long_operators, 90, 110),
     ("too-many-threads", lambda us: long_operators(us, 8), 90, 110),
     ("start-up", first_steps, 4_000, 5_000),
-    ("validation-in-step", validating_in, 2, 3),
     ("sync", syncing, 5, 30),
-    ("shuffled-gather", gathering, 0.18, 0.22),
-    ("shuffled-gather", lambda n: gathering(0.4, n, 10), 4, 5),
     ("device-allocations", allocating_in, 3, 4),
     ("dataloader-no-workers", lambda us: cpu_training(6, wait=us, loader=SINGLE), 250, 350),
 ]
@@ -706,21 +624,6 @@ def test_data_parallel_is_told_by_its_parts_too(name: str, fires: bool) -> None:
     assert ("data-parallel" in fired(sim)) is fires
 
 
-def test_a_loop_is_told_by_its_body_and_judged_by_its_own_operations() -> None:
-    def told(sim: Simulated) -> str:
-        return finding(sim, "loop-indexing").evidence[0].partition("index (")[2].partition(" …")[0]
-
-    two = "aten::select, aten::fill_"
-    assert told(loop(12, 40)) == two
-    assert told(unrolled(5, 20)) == ", ".join(["aten::select"] + ["aten::fill_"] * 4)
-    before_layers = loop(12, 40)
-    before_layers.events = [e for e in before_layers.events if "engine" not in e["name"]]
-    for begin in (0, 10_000):
-        for k in range(30):
-            before_layers.host("aten::linear", begin + 4_100 + k * 190, 180)
-    assert told(before_layers) == two
-
-
 def test_what_has_no_place_shows_no_code() -> None:
     """Thousands of operators may be a loss, a metric or a moving average: only a line tells."""
     told = finding((many(550, 5), {"facts": ADAMW}), "tiny-ops")
@@ -742,30 +645,6 @@ def test_lines_of_the_loader_are_not_named_for_other_time() -> None:
     beside = finding((sim, averages), "beside-the-model")
     assert beside.line == "a.py:2: model_ema.update(model)"
     assert beside.evidence[0].startswith("6 line samples")
-    sim, known = gathering(0.4)  # type: ignore[misc]
-    first, other = known["lines"].lines
-    loads = dataclasses.replace(first, in_data_wait=True)
-    known["lines"] = dataclasses.replace(known["lines"], lines=(loads, other))
-    assert "shuffled-gather" not in fired((sim, known))
-
-
-def test_a_training_loop_is_no_loop_over_elements() -> None:
-    """Without marks the whole is one step, and what repeats is the training itself."""
-
-    def unmarked(n_passes: int) -> Simulated:
-        sim = loop(12, 40)
-        sim.events = [e for e in sim.events if not e["name"].startswith("ProfilerStep")]
-        forward = [e for e in sim.events if e["name"] == "aten::conv2d"]
-        for event in forward[:n_passes]:
-            event["args"]["Sequence number"] = 1
-        return sim
-
-    assert "loop-indexing" in fired(unmarked(1))
-    assert "loop-indexing" not in fired(unmarked(2))
-    marked = loop(12, 40)
-    for event in (e for e in marked.events if e["name"] == "aten::conv2d"):
-        event["args"]["Sequence number"] = 1
-    assert "loop-indexing" in fired(marked)
 
 
 def test_only_tensors_of_an_optimizer_that_can_do_better_are_counted() -> None:
@@ -793,27 +672,6 @@ def test_a_device_that_does_nothing_in_these_steps_is_not_said_to_wait_for_launc
     assert "the device waits for launches, while the host runs operators; none" in told.sentence
     assert "none of its work is in these steps, so whether the device waited" in told.sentence
     assert not any(one.has_bound for one in told.findings if one.rule == "launch-bound")
-
-
-@pytest.mark.parametrize(
-    ("call", "is_file", "type_here", "device_type"),
-    [
-        ("cudaStreamSynchronize", True, "xpu", "cuda"),
-        ("cudaStreamSynchronize", False, "xpu", "xpu"),
-        ("cudaStreamSynchronize", False, "cpu", "cuda"),
-    ],
-)
-def test_advice_names_the_type_of_the_device(
-    call: str, is_file: bool, type_here: str, device_type: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = SimpleNamespace(type=type_here, is_cpu=type_here == "cpu")
-    monkeypatch.setattr("perfkit.advice.case.in_use", lambda: here)
-    sim, known = reserved(38)  # type: ignore[misc]
-    sim.call(call, 1_500, 5)
-    for kind in ("no such", "kernel"):  # once more with the device's memory alone
-        sim.events = [e for e in sim.events if e.get("cat") != kind]
-        told = said((sim, known | {"is_file": is_file}), "memory-nearly-full")
-        assert f'torch.autocast("{device_type}"' in told
 
 
 def test_copies_that_block_are_no_syncs_and_pinned_ones_are_not_pageable() -> None:
@@ -1101,67 +959,6 @@ def test_the_length_of_a_gap_is_told() -> None:
 # --- what does not belong in a step ---------------------------------------------------------
 
 
-def _train(sim: Simulated, at: float, number: int | None = 1) -> None:
-    """Forward and backward in the first 7 ms of a step of 10."""
-    numbered = {} if number is None else {"Sequence number": number}
-    sim.host("aten::conv2d", at, 2_000, **numbered)
-    sim.host("autograd::engine::evaluate_function: X", at + 2_000, 4_900)
-
-
-def validated(n_steps: int = 4, *, number: int | None = 1, trains: bool = True) -> Simulated:
-    """Four layers of 300 µs without gradients, with 300 µs of Python after each."""
-    sim, begins = _steps(n_steps, 10_000)
-    for at in begins:
-        if trains:
-            _train(sim, at, number)
-        for i in range(4):
-            sim.host("aten::linear", at + 7_000 + 600 * i, 300)
-    return sim
-
-
-def test_what_runs_without_gradients_is_told_with_the_time_between() -> None:
-    told = said(validated(), "validation-in-step")
-    assert "4 layers per step" in told
-    assert "take 21 % of it" in told  # 4 layers and 3 gaps
-    assert "validation-in-step" in fired(validated(1))
-
-
-def test_layers_around_one_with_gradients_are_no_stretch() -> None:
-    sim = validated()
-    for at in (step + between for step in range(0, 40_000, 10_000) for between in (0, 600, 1_200)):
-        sim.host("aten::conv2d", at + 7_400, 10, **{"Sequence number": 9})
-    assert "validation-in-step" not in fired(sim)  # the four alone take 12 %
-
-
-def test_without_numbers_or_a_backward_pass_nothing_is_known_of_gradients() -> None:
-    assert "validation-in-step" not in fired(validated(number=None))
-    assert "validation-in-step" in fired(validated(number=0))  # autograd's first one
-    only_forward = validated(trains=False)
-    for i in range(4):
-        only_forward.host("aten::conv2d", i * 10_000, 2_000, **{"Sequence number": 1})
-    assert "validation-in-step" not in fired(only_forward)
-
-
-def test_a_layer_counts_once_though_it_calls_others() -> None:
-    sim, begins = _steps(4, 10_000)
-    for at in begins:
-        sim.host("aten::linear", at, 2_000)
-        sim.host("aten::addmm", at + 10, 1_900)
-        _train(sim, at + 2_100)
-    assert "1 layer per step" in said(sim, "validation-in-step")
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_what_an_operator_with_gradients_calls_is_part_of_it(number: int) -> None:
-    """Autograd's first number is 0."""
-    sim, begins = _steps(4, 10_000)
-    for at in begins:
-        _train(sim, at, number=7)
-        sim.host("aten::einsum", at + 7_000, 2_500, **{"Sequence number": number})
-        sim.host("aten::bmm", at + 7_010, 2_400)
-    assert "validation-in-step" not in fired(sim)
-
-
 def inferring(n_layers: int = 3, **more: float) -> Simulated:
     """Forward passes alone, each layer with a number of its own; ``more``: name → length."""
     sim, begins = _steps(4, 10_000)
@@ -1268,15 +1065,6 @@ def test_an_update_that_loops_is_told_once() -> None:
 # --- memory, threads, graphs ----------------------------------------------------------------
 
 
-def test_memory_is_full_only_on_a_device_whose_size_is_known() -> None:
-    sim, known = reserved(38)  # type: ignore[misc]
-    assert "memory-nearly-full" in fired((sim, known))
-    assert "memory-nearly-full" not in fired((sim, {"device": CARD | {"totalGlobalMem": 0}}))
-    for event in (e for e in sim.events if e["name"] == "[memory]"):
-        event["args"]["Device Type"] = 0
-    assert "memory-nearly-full" not in fired((sim, known))
-
-
 def test_the_first_steps_fill_the_cache() -> None:
     first, later = first_steps(5_000), first_steps(80)
     for sim in (first, later):
@@ -1290,16 +1078,6 @@ def test_on_a_cpu_a_long_first_call_is_the_codes_own() -> None:
     assert "start-up" in fired(sim)
     sim.events = [e for e in sim.events if e.get("cat") not in ("kernel", "cuda_runtime")]
     assert "start-up" not in fired(sim)
-
-
-def test_a_full_memory_that_is_in_use_is_told_from_one_that_is_kept() -> None:
-    def title(allocated_gib: float) -> str:
-        sim, known = reserved(38)  # type: ignore[misc]
-        sim.events[-1]["args"]["Total Allocated"] = int(allocated_gib * 2**30)
-        return finding((sim, known), "memory-nearly-full").title
-
-    assert "not all of it in use" in title(0.78 * 38)
-    assert "a larger batch may fail" in title(0.82 * 38)
 
 
 @pytest.mark.parametrize(
@@ -1351,21 +1129,6 @@ def test_how_many_kernels_a_step_launches_is_told() -> None:
     assert "10 kernels per step, half of them shorter than 70.0 µs" in said(
         launching(0.7), "launch-bound"
     )
-
-
-def test_lines_that_gather_count_together_and_the_first_is_named() -> None:
-    sim, known = gathering(0.4, 6)  # type: ignore[misc]
-    taken = known["lines"]
-    texts = ("x = data[perm[i:j]]", "y = labels[perm[i:j]]")
-    lines = tuple(
-        dataclasses.replace(line, text=text) for line, text in zip(taken.lines, texts, strict=True)
-    )
-    both = (sim, {"lines": dataclasses.replace(taken, lines=lines)})
-    assert "by 12 line samples" in said(both, "shuffled-gather")
-    assert finding(both, "shuffled-gather").gain_at_most == pytest.approx(1 / 0.6, rel=0.02)
-    one = finding((sim, known), "shuffled-gather")
-    assert "by 6 line samples" in "".join(one.evidence)
-    assert one.gain_at_most == pytest.approx(1 / 0.8, rel=0.02)
 
 
 def test_without_the_devices_side_only_data_and_what_averts_a_failure_is_advised() -> None:
@@ -1442,7 +1205,6 @@ _OF_TRAINING = re.compile(r"loss|backward\(|optimizer|\btrain|epoch|scaler|no_sy
         ("host-collectives", lambda: exchanging(115)),
         ("host-collectives", lambda: all_reduce_on_the_host(100)),
         ("data-parallel", on_two_devices),
-        ("memory-nearly-full", lambda: reserved(38)),
         ("sync", lambda: syncing(200)),
         ("sync", asking_to_wait),
         (
@@ -1451,7 +1213,6 @@ _OF_TRAINING = re.compile(r"loss|backward\(|optimizer|\btrain|epoch|scaler|no_sy
         ),
         ("tiny-ops", lambda: many(550, 5)),
         ("image-decode", lambda: only_forward_of(images(5))),
-        ("shuffled-gather", lambda: gathering(0.3)),
         ("start-up", lambda: first_steps(5_000)),
         ("dataloader-no-workers", lambda: gpu_training(6, wait=1_000, n_kernels=5)),
         ("host-python", lambda: between(330, n_gaps=3)),

@@ -341,11 +341,10 @@ def test_a_rule_that_raises_is_not_felt_by_the_step(monkeypatch: pytest.MonkeyPa
     assert any("a rule's own fault" in one for one in p.result.warnings)
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-def test_a_frozen_part_of_the_step_is_no_validation(frozen: bool) -> None:
+def test_a_frozen_part_of_the_step_is_no_validation() -> None:
     """As a backbone whose features a head is trained on."""
     backbone = nn.Sequential(*[nn.Linear(256, 256) for _ in range(6)])
-    backbone.requires_grad_(not frozen)
+    backbone.requires_grad_(False)
     head = nn.Linear(256, 4)
 
     def batches() -> Iterator[torch.Tensor]:
@@ -357,7 +356,7 @@ def test_a_frozen_part_of_the_step_is_no_validation(frozen: bool) -> None:
     with perfkit.profile() as p:
         _train(batches(), head)
     rules = {f.rule for f in p.result.diagnosis.findings}
-    assert ("validation-in-step" in rules) is not frozen
+    assert "validation-in-step" not in rules
 
 
 @pytest.mark.parametrize(("detached", "fused"), [(False, False), (True, False), (True, True)])

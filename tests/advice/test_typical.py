@@ -10,7 +10,7 @@ import pytest
 from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_training
 
 from perfkit.advice import Profile, explain
-from perfkit.advice.typical import _not_counted, typical
+from perfkit.advice.case import _not_counted, typical
 from perfkit.show import document
 from perfkit.trace import breakdown, load
 from perfkit.trace.ask.breakdown import Breakdown

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from simulated_traces import SINGLE, Simulated, cpu_training
 
-from perfkit.advice.case import Case
+from perfkit.advice.case import Case, _of_another_kind
+from perfkit.advice.cost import _here, step_elsewhere
 from perfkit.advice.diagnose import (
     _Bound,
     _bound,
@@ -18,9 +19,7 @@ from perfkit.advice.diagnose import (
     _waiting,
     diagnose,
 )
-from perfkit.advice.other_device import _here, step_elsewhere
 from perfkit.advice.outside import outside
-from perfkit.advice.typical import _of_another_kind, evaluation_note
 from perfkit.base.errors import UsageError
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.machine.gpu_state import GpuReading, GpuThrottling
@@ -95,17 +94,6 @@ def test_a_step_of_another_kind_reads_two_batches_more_and_is_longer(
     steps: list[tuple[int, float]], others: list[int]
 ) -> None:
     assert _of_another_kind(_steps(*steps)) == others
-
-
-# a picture of other steps than those whose evaluation is known
-_UNLIKE: Any = SimpleNamespace(steps=())
-
-
-def test_evaluation_is_told_from_five_percent() -> None:
-    assert evaluation_note([49], [1000], _UNLIKE) == ""
-    told = evaluation_note([50], [1000], _UNLIKE)
-    assert told.startswith("evaluation (or a policy that plays) is 5.0 % of the steps in")
-    assert evaluation_note([0], [0], _UNLIKE) == ""
 
 
 class Opened:
@@ -427,7 +415,7 @@ def test_a_compute_capability_is_an_nvidia_gpus(gpu: dict[str, Any], major: int)
 @pytest.mark.parametrize("devices", [None, [], {}, [3], "text", {"name": "a card"}, 3])
 def test_a_trace_that_names_no_device_has_no_gpu(devices: object) -> None:
     trace = SimpleNamespace(metadata={"deviceProperties": devices})
-    assert Case(trace, None, None).gpu == {}  # type: ignore[arg-type]
+    assert Case(trace, None, None).nvidia_major == 0  # type: ignore[arg-type]
 
 
 BUSY = CpuContention(wall_s=10.0, n_cores=2, process_s=5.0, waited_s=6.0, others_s=12.0)

@@ -21,7 +21,17 @@ from torch.utils.data import DataLoader
 import perfkit
 from perfkit import show
 from perfkit.advice import Profile, explain
-from perfkit.advice.line_kinds import WAITING, kind_of, kind_of_source
+from perfkit.advice.line_kinds import (
+    IMAGES,
+    LOGGING,
+    NUMPY,
+    OTHER,
+    SAVING,
+    WAITING,
+    LineKind,
+    kind_of,
+    kind_of_source,
+)
 from perfkit.trace import Recorder
 from perfkit.trace.record.lines import Line
 
@@ -162,30 +172,30 @@ def test_lines_that_wait_by_their_text(text: str, is_wait: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("library", "name"),
+    ("library", "kind"),
     [
-        ("wandb", "logging"),
-        ("cv2", "images"),
-        ("h5py", "file"),
-        ("scipy", "numpy"),
-        ("numpydoc", "python"),
+        ("wandb", LOGGING),
+        ("cv2", IMAGES),
+        ("h5py", SAVING),
+        ("scipy", NUMPY),
+        ("numpydoc", OTHER),
     ],
 )
 def test_a_line_that_does_not_say_what_it_does_is_told_by_its_library(
-    library: str, name: str
+    library: str, kind: LineKind
 ) -> None:
     line = Line("a.py", 1, "a.py:1", "train", "y = f(x)", 9, 1.0, False, library, "a.g")
-    assert kind_of(line, trains=True).name == name
+    assert kind_of(line, trains=True) is kind
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
-    [("x = requests.get(url)", "file"), ("x = imread(url)", "images"), ("x = ask(url)", "waiting")],
+    ("text", "kind"),
+    [("x = requests.get(url)", SAVING), ("x = imread(url)", IMAGES), ("x = ask(url)", WAITING)],
 )
-def test_what_is_read_over_a_connection_is_a_file(text: str, name: str) -> None:
+def test_what_is_read_over_a_connection_is_a_file(text: str, kind: LineKind) -> None:
     called = "socket.readinto"
     line = Line("a.py", 1, "a.py:1", "train", text, 9, 1.0, False, "__main__", called)
-    assert kind_of(line, trains=True).name == name
+    assert kind_of(line, trains=True) is kind
 
 
 def _with_a_late_loader(code: Callable[[], object], reads_s: float = 0.08) -> Profile:

@@ -107,12 +107,12 @@ def test_evaluation_within_the_recorded_steps_is_told_because_the_picture_calls_
                     for _ in range(20):
                         net(x)
 
-    told = [
-        w
-        for w in _watched(train).warnings
-        if w.startswith("evaluation (or a policy that plays) is ")
-    ]
-    assert len(told) == evaluates
+    profile = _watched(train).profile
+    assert profile is not None
+    said = [w for w in profile.warnings if w.startswith("evaluation (or a policy that plays) is ")]
+    assert len(said) == evaluates
+    rules = {f.rule for f in profile.diagnosis.findings}
+    assert ("validation-in-step" in rules) == evaluates
 
 
 def test_a_short_run_has_no_drift() -> None:

@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfkit.measure.phases import PHASES
 from perfkit.measure.tracker import StepTracker
 from perfkit.script.options import Options
 from perfkit.script.whole_run import (
     Times,
-    _evaluation_within,
     _extras_missing,
     _nothing,
     _parts,
@@ -142,34 +140,6 @@ def test_what_was_asked_for_and_is_missing(
 ) -> None:
     found = _extras_missing(Options(**options), seen(**known), n_steps, ended)
     assert [one[: len(told)] for one, told in zip(found, said, strict=True)] == said
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "doubt", "said"),
-    [
-        (2, 3, "", "evaluation (or a policy that plays) is 25 %"),
-        (1, 4, "", "evaluation (or a policy that plays) is 12 %"),
-        (1, 1, "", ""),
-        (0, 3, "", ""),
-        (2, 3, "a doubt", ""),
-    ],
-)
-def test_evaluation_within_the_recorded_steps(first: int, last: int, doubt: str, said: str) -> None:
-    columns = {name: np.zeros(4) for name in PHASES}
-    columns["forward"] = np.array([100.0, 50.0, 100.0, 100.0])
-    columns["evaluation"] = np.array([0.0, 50.0, 0.0, 0.0])
-    run = SimpleNamespace(
-        phases=SimpleNamespace(are_sure=not doubt),
-    )
-    meter = SimpleNamespace(numbers=np.arange(4), columns=SimpleNamespace(phase_ms=columns))
-    watch: Any = SimpleNamespace(run=run, meter=meter)
-    covered = SimpleNamespace(first_step=first, last_step=last)
-    profile: Any = SimpleNamespace(coverage=covered, breakdown=SimpleNamespace(steps=()))
-    found = _evaluation_within(profile, watch)
-    assert found.startswith(said)
-    assert bool(found) == bool(said)
-    profile.coverage = None
-    assert _evaluation_within(profile, watch) == ""
 
 
 def stepped(step_ms: Any, **known: Any) -> Any:

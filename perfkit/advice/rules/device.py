@@ -1,4 +1,4 @@
-"""The device is busy but slow, pauses, or has no memory left."""
+"""The device is busy but slow, or pauses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules.rule import rule
 from perfkit.base.device import pattern
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
+from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.kernels import (
     TENSOR_FAMILIES,
     computes_below_32_bits,
@@ -295,48 +295,6 @@ def alignment(case: Case) -> Iterator[Finding]:
     )
 
 
-# What PyTorch does not see (context, cuBLAS and cuDNN workspaces, NCCL) takes 0.5 to 2 GB: on a
-# 40 GB card, a twentieth. TensorBoard's plugin warns above 0.8.
-_NEARLY_FULL = 0.9
-# Tensors never fill all that is reserved, because blocks are rounded up and split: from this share
-# on there is little to take back from the cache.
-_IN_USE = 0.8
-
-_IN_LESS = (
-    'with torch.autocast("{}", dtype=torch.bfloat16):  # half-size activations\n'
-    "    y = model(x)  # torch.utils.checkpoint keeps less, torch.inference_mode() nothing\n"
-    "# an engine that serves takes its share at the start, on purpose: then this is no fault"
-)
-
-
-@rule
-def nearly_full(case: Case) -> Iterator[Finding]:
-    """The allocator has reserved nearly all device memory (needs recorded memory)."""
-    total = case.gpu.get("totalGlobalMem")
-    memory = case.trace.memory
-    on_device = memory.on_device & (memory.reserved > 0)
-    if not isinstance(total, int | float) or total <= 0 or not on_device.any():
-        return
-    reserved = int(memory.reserved[on_device].max())
-    allocated = int(memory.allocated[on_device].max())
-    if reserved < _NEARLY_FULL * total:
-        return
-    yield found(
-        "memory-nearly-full",
-        "The device's memory is nearly full: a larger batch may fail"
-        if allocated >= _IN_USE * reserved
-        else "Nearly all of the device's memory is reserved, though not all of it in use",
-        [
-            f"{fmt_bytes(reserved)} of {fmt_bytes(total)} reserved "
-            f"({fmt_share(reserved / total)}), {fmt_bytes(allocated)} of it in use at the peak"
-        ],
-        _IN_LESS.format(case.device_type),
-        cures=(),
-        share=0.0,
-        formula="no gain in time: it makes room in memory",
-    )
-
-
 # Less of the step in such calls is not worth a word.
 _LEAST_LOST = 0.03
 # With the cache on, the driver is asked now and then for a large piece, never every few kernels.
@@ -353,7 +311,7 @@ def allocations(case: Case) -> Iterator[Finding]:
     parts = case.span(calls)
     n_calls = int(calls.sum()) / case.n_steps
     # the first steps fill the cache; else nothing waits for them
-    if n_calls < 1 or not case.on_device or case.set_up.longest:
+    if n_calls < 1 or case.set_up.longest:
         return
     if case.idle_in(parts) < _LEAST_LOST:
         return

@@ -1,22 +1,26 @@
-"""The host is the bottleneck: Python between operators, tiny operators, loops over elements."""
+"""The host is the bottleneck: Python between operators, tiny operators."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
-from perfkit.advice.line_kinds import BACKWARD, FORWARD, OTHER, WAITING, beside_the_model, kind_of
+from perfkit.advice.line_kinds import (
+    BACKWARD,
+    FORWARD,
+    OTHER,
+    SLEEP,
+    WAITING,
+    beside_the_model,
+    kind_of,
+)
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.operators import Operator
-from perfkit.trace.read.columns import Bool
-from perfkit.trace.read.intervals import union
-from perfkit.trace.read.steps import WHOLE, n_backward_passes
 from perfkit.trace.record.lines import Line
 
 # In a healthy step of a few ms, Python between ops takes up to a tenth.
@@ -51,8 +55,8 @@ _SUM = (
     "total = torch.stack(list_of_tensors).sum()  # not: sum(list_of_tensors)"
 )
 _TITLES = {
-    "waiting": "The code waits for other processes or threads for much of the step",
-    "sleep": "The code sleeps for much of the step",
+    WAITING: "The code waits for other processes or threads for much of the step",
+    SLEEP: "The code sleeps for much of the step",
 }
 # What to do where no line is known: in a recording, in a file with Python's stack, without it.
 _FIND_THE_LINE = (
@@ -117,7 +121,7 @@ def python(case: Case) -> Iterator[Finding]:
     waits = kind is WAITING
     yield found(
         kind.rule,
-        kind.title or _TITLES.get(kind.name, f"{what} outside of torch takes much of the step"),
+        kind.title or _TITLES.get(kind, f"{what} outside of torch takes much of the step"),
         evidence,
         _FIND_THE_LINE[case.is_file + (case.is_file and not case.knows_of_python)]
         if top is None
@@ -135,8 +139,8 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
     """On a CPU: so many tiny operations that calling them is most of the work."""
     if case.on_device:
         return
-    aside = Counter(case.ops_inside(case.labels("Optimizer.")))
-    aside.update(case.ops_inside(case.labels("enumerate(DataLoader)")))
+    aside = case.ops_inside(case.labels("Optimizer."))
+    aside += case.ops_inside(case.labels("enumerate(DataLoader)"))
     # calls outside the optimizer and data loading
     calls = {o: max(o.count - aside[o.name], 0) for o in case.operators}
 
@@ -190,78 +194,3 @@ def _line_that_calls(case: Case) -> Line | None:
     top = max(seen, key=lambda x: x.n_samples, default=None)
     n = sum(x.n_samples for x in seen)
     return top if top is not None and top.n_samples >= max(_LEAST_SAMPLES, n / 4) else None
-
-
-# As in torch.profiler's pattern: ten repetitions of the same ops from one select to the next.
-_LEAST_REPEATS = 10
-_LONGEST_BODY = 64
-# An op that is mostly call overhead takes 5 to 50 µs under the profiler; a layer's op takes longer.
-_SMALL_OP_US = 100.0
-# Around what TorchScript runs: a method, a graph that it did not optimize, a derivative.
-_TORCHSCRIPT = frozenset({"forward", "fallback_function", "<backward op>"})
-
-
-@rule
-def indexing(case: Case) -> Iterator[Finding]:
-    """A loop over a tensor's elements: ``for i in …: t[i] …``."""
-    if case.steps.how_found == WHOLE and n_backward_passes(case.trace) > 1:
-        return  # the loop is the training loop itself
-    trace, rows = case.trace, case.nesting.rows
-    is_select = case.is_named("aten::select") & ~case.in_loading & ~_called_by_no_python(case)
-    if is_select.sum() < _LEAST_REPEATS:
-        return
-    rounds = _rounds(case, is_select)
-    if not rounds:
-        return
-    starts = np.array([trace.start_ns[rows[positions[0]]] for positions in rounds])
-    ends = np.array([trace.end_ns[rows[positions[-1]]] for positions in rounds])
-    lost = case.lost_in(union(starts, ends))
-    body = [trace.names[trace.name_id[rows[at]]] for at in rounds[0][:5]]
-    yield found(
-        "loop-indexing",
-        "A Python loop takes a tensor apart element by element",
-        [
-            f"{plural(len(rounds) / case.n_steps, 'time')} per step the same operations follow an "
-            f"index ({', '.join(body)} …), for {fmt_share(lost)} of each step"
-        ],
-        "y = x * weight  # not: for i in range(len(x)): y[i] = x[i] * weight\n"
-        "total = x[index].sum()  # not: for i in index: total += x[i]\n"
-        "rows = x.unbind()  # where a loop must be: take it apart once",
-        cures=("host", "launch", "sync", "compute"),
-        share=lost,
-    )
-
-
-def _called_by_no_python(case: Case) -> Bool:
-    """Positions right inside an operator of torch or a script: a loop there is theirs."""
-    inside, trace = case.nesting, case.trace
-    is_theirs = trace.name_table(lambda n: n.startswith("aten::") or n in _TORCHSCRIPT)
-    around = inside.rows[np.maximum(inside.parent_op, 0)]
-    result: Bool = (inside.parent_op >= 0) & is_theirs[trace.name_id[around]]
-    return result
-
-
-def _rounds(case: Case, is_select: Bool) -> list[list[int]]:
-    """Positions of a select and the ops up to the next one, of those that come again and again.
-
-    A loop around real work, such as the time steps of a recurrent net, is none.
-    """
-    inside, next_op = case.nesting, case.next_op
-    names, dur_us = case.trace.name_id[inside.rows], case.trace.dur_us[inside.rows]
-    alike: dict[tuple[int, ...], list[list[int]]] = defaultdict(list)
-    for first in np.flatnonzero(is_select).tolist():
-        body, at = [first], int(next_op[first])
-        while at >= 0 and not is_select[at] and len(body) < _LONGEST_BODY:
-            body.append(at)
-            at = int(next_op[at])
-        if at >= 0 and is_select[at]:
-            level = int(inside.step[first]), int(inside.parent_op[first])
-            alike[*level, *names[body].tolist()].append(body)
-    # the last round has no select after it; and the median, as an op that was preempted is small
-    return [
-        body
-        for bodies in alike.values()
-        if len(bodies) + 1 >= _LEAST_REPEATS
-        and np.median(dur_us[np.concatenate(bodies)]) <= _SMALL_OP_US
-        for body in bodies
-    ]

@@ -22,7 +22,7 @@ Rule = Callable[[Case], Iterable[Finding]]
 NEEDS: dict[str, Callable[[Case], object]] = {
     "compiling": lambda case: case.compiles,
     "data": lambda case: case.shares["data wait"],
-    "device": lambda case: case.on_device or case.trace.memory.on_device.any(),
+    "device": lambda case: case.on_device,
     "lines": lambda case: case.lines.n_samples,
     "ranks": lambda case: case.on_device or case.shares["communication"],
     "transfers": lambda case: case.on_device,

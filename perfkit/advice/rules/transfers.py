@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from math import prod
 
 import numpy as np
 
@@ -13,12 +12,12 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.places import recorded_place
 from perfkit.advice.rules.rule import rule
+from perfkit.base.device import in_use
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.syncs import Sync, times_waited
-from perfkit.trace.read.columns import Category
-from perfkit.trace.read.events import graph_captures, launch_calls
+from perfkit.trace.read.columns import Bool, Category, Int64
+from perfkit.trace.read.events import is_data_wait
 from perfkit.trace.read.intervals import union
-from perfkit.trace.read.lookups import covered_ns
 
 # Below this share of the step, waits cost nothing that shows.
 _LEAST_SYNC = 0.05
@@ -74,9 +73,11 @@ def sync(case: Case) -> Iterator[Finding]:
     if "HtoD" in worst.copy:
         what, what_to_do = _SENT
     elif not worst.op and "Synchronize" in top and case.trace.is_a(Category.OP).any():
-        call = f"torch.{case.device_type}.synchronize()"
-        what = f"the code, or a library, asks to wait ({call})"
-        what_to_do = f"# only a clock needs to wait: once, after all of the work\n{call}"
+        kind = "cuda" if case.is_file or in_use().is_cpu else in_use().type
+        what = f"the code, or a library, asks to wait (torch.{kind}.synchronize())"
+        what_to_do = (
+            f"# only a clock needs to wait: once, after all of the work\ntorch.{kind}.synchronize()"
+        )
     place = recorded_place(worst.stack)
     yield found(
         "sync",
@@ -120,50 +121,40 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
 _MAKES = re.compile(
     r"^aten::(zeros|ones|full|arange|eye|linspace|tril|triu|rand(n|int|perm)?)(_like)?$"
 )
-
-
-def _elements(case: Case, first: int, last: int) -> set[int]:
-    """How many elements the tensors have that these ops are given; empty where not recorded."""
-    thread = case.trace.thread[case.nesting.rows]
-    here = (at for at in range(first, last) if thread[at] == thread[first])
-    given = (sizes for at in here for sizes in case.dims(at))
-    # what is no tensor has an empty list, as has a tensor without dimensions
-    return {
-        prod(s) for s in given if isinstance(s, list) and s and all(isinstance(n, int) for n in s)
-    }
+_MOVES = re.compile(r"^aten::(to|_to_copy|copy_)$")
 
 
 @rule
 def made_on_the_host(case: Case) -> Iterator[Finding]:
     """A tensor is filled on the host and then copied: ``torch.zeros(n).to(device)``."""
     trace, rows = case.trace, case.nesting.rows
-    makes = trace.name_table(_MAKES.search)[trace.name_id[rows]]
-    made = np.flatnonzero(makes & (case.next_op >= 0) & ~case.in_loading)
-    is_move = case.is_named("aten::to", "aten::_to_copy", "aten::copy_")
-    to_device = trace.name_table(lambda n: "HtoD" in n)
-    pairs, sure = [], ""
-    for a, b in zip(made.tolist(), case.next_op[made].tolist(), strict=True):
-        if not is_move[b] or len(case.launched_within(a)):
-            continue
-        filled, copied = _elements(case, a, b), _elements(case, b, b + 1)
-        is_known = filled and copied
-        if not to_device[trace.name_id[case.launched_within(b)]].any():
-            continue
-        if not is_known or filled & copied:
-            pairs.append((a, b))
-            sure = sure if is_known else " (whether that tensor is the one copied is not recorded)"
-    if not pairs:
+    here = trace.thread[rows] == case.steps.thread
+    rows, launched = rows[here], case.launched[here]
+    calls_ns, launched = trace.start_ns[rows[launched >= 0]], launched[launched >= 0]
+    sends_ns = calls_ns[trace.named(lambda n: "HtoD" in n)[launched]]
+    ops = rows[trace.is_a(Category.OP)[rows]]
+    start, end = trace.start_ns[ops], trace.end_ns[ops]
+    loading = case.span(case.rows(Category.ANNOTATION, Category.OP, named=is_data_wait))
+    made = np.flatnonzero(trace.named(_MAKES.search)[ops] & ~loading.covers(start))
+    moved, first = np.unique(np.searchsorted(start, end[made]), return_index=True)
+    made, moved = made[first][moved < len(ops)], moved[moved < len(ops)]
+
+    def have(calls: Int64, at: Int64) -> Bool:
+        found: Bool = np.searchsorted(calls, end[at]) > np.searchsorted(calls, start[at])
+        return found
+
+    is_pair = trace.named(_MOVES.search)[ops[moved]] & have(sends_ns, moved) & ~have(calls_ns, made)
+    if not is_pair.any():
         return
-    starts = np.array([trace.start_ns[rows[a]] for a, _ in pairs])
-    ends = np.array([trace.end_ns[rows[b]] for _, b in pairs])
-    lost = case.lost_in(union(starts, ends))
-    name = trace.names[trace.name_id[rows[pairs[0][0]]]].removeprefix("aten::")
+    lost = case.lost_in(union(start[made[is_pair]], end[moved[is_pair]]))
+    name = trace.names[trace.name_id[ops[made[is_pair][0]]]].removeprefix("aten::")
     yield found(
         "made-on-host",
         "Tensors are filled on the host and then copied to the device",
         [
-            f"{plural(len(pairs) / case.n_steps, 'time')} per step, first with torch.{name}{sure}; "
-            f"meanwhile the device is idle for {fmt_share(lost)} of each step"
+            f"{plural(int(is_pair.sum()) / case.n_steps, 'time')} per step, first with "
+            f"torch.{name}, right before a copy to the device, which meanwhile is idle for "
+            f"{fmt_share(lost)} of each step"
         ],
         "noise = torch.randn(shape, device=device)  # not: torch.randn(shape).to(device)",
         cures=("host", "launch", "sync", "copy"),
@@ -228,31 +219,6 @@ def start_up(case: Case) -> Iterator[Finding]:
         cures=("host", "launch", "driver"),
         share=share,
         of="without start-up, ",
-    )
-
-
-@rule
-def graph_capture(case: Case) -> Iterator[Finding]:
-    """A graph is captured in the profiled steps: what is launched then does not run."""
-    parts = case.capturing
-    lost = case.lost_in(parts)
-    if lost < _LEAST_SHARE:
-        return
-    calls = case.trace.start_ns[launch_calls(case.trace, case.steps)]
-    captures = graph_captures(case.trace)
-    n_captures = int((covered_ns(parts, captures.start, captures.end) > 0).sum())
-    yield found(
-        "graph-capture",
-        "A CUDA graph is captured in the profiled time: what is launched then does not run",
-        [
-            f"{plural(n_captures, 'capture')} of {fmt_ms(parts.total_ns / 1e6)} in all, with "
-            f"{plural(int(parts.covers(calls).sum()), 'launch', 'launches')}; meanwhile the device "
-            f"is idle for {fmt_share(lost)} of the profiled time"
-        ],
-        "graph.replay()  # once capturing is over: profile the replays",
-        cures=("host", "launch", "driver"),
-        share=lost,
-        of="without the capture, ",
     )
 
 

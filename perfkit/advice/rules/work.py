@@ -9,11 +9,12 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
+from perfkit.advice.places import only_line_with
 from perfkit.advice.rules.rule import rule
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
-from perfkit.trace.read.columns import Category, Int64
+from perfkit.trace.read.columns import Category
 from perfkit.trace.read.events import backward_rows
-from perfkit.trace.read.intervals import Intervals, overlap, union
+from perfkit.trace.read.intervals import overlap, union
 from perfkit.trace.record.facts import OptimizerFacts
 
 _LEAST_WORK = 0.15
@@ -30,7 +31,7 @@ def float64(case: Case) -> Iterator[Finding]:
         wide = case.activities(Category.KERNEL, named=computes_in_float64)
         share = case.device_share(wide)
     elif _are_mostly(case.facts.optimizers, "float64"):
-        share = _in_operators(case)
+        share = sum(case.shares[one] for one in ("forward", "backward", "optimizer"))
     else:
         return
     if share < _LEAST_WORK:
@@ -48,10 +49,6 @@ def float64(case: Case) -> Iterator[Finding]:
         share=share,
         speedup=None if case.on_device else 2,
     )
-
-
-def _in_operators(case: Case) -> float:
-    return case.shares["forward"] + case.shares["backward"] + case.shares["optimizer"]
 
 
 def _are_mostly(optimizers: Sequence[OptimizerFacts], dtype: str) -> bool:
@@ -109,8 +106,8 @@ def update(case: Case) -> Iterator[Finding]:
     # saves memory that one optimizer for all would take, and neither could accumulate
     if len(overlap(steps, case.span(backward_rows(case.trace)))):
         return
-    ops = case.ops_inside(steps, once=True)
-    per_step = sum(ops.values()) / case.n_steps
+    ops = case.ops_inside(steps)
+    per_step = ops.total() / case.n_steps
     share = took
     if case.on_device:  # its kernels become fewer, too
         share = min(share + case.device_share(case.launched_by(case.within(steps))), 1.0)
@@ -261,9 +258,6 @@ def own_attention(case: Case) -> Iterator[Finding]:
     )
 
 
-# A teacher network or a metric may run without gradients in every step; above this share it is
-# worth asking whether it must.
-_LEAST_VALIDATION = 0.15
 _HEAVY = (
     "aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::addmm", "aten::conv1d",
     "aten::conv2d", "aten::conv3d", "aten::scaled_dot_product_attention", "aten::lstm",
@@ -273,33 +267,15 @@ _HEAVY = (
 
 @rule
 def validation(case: Case) -> Iterator[Finding]:
-    """A forward pass without gradients inside a training step."""
-    trace, inside = case.trace, case.nesting
-    # Autograd numbers what it records; without any number nothing is known. A network of which
-    # nothing trains is a part of the step: a backbone, a teacher.
-    if not (trace.sequence >= 0).any() or not case.shares["backward"] or case.has_frozen:
-        return
-    on_main = trace.thread[inside.rows] == case.steps.thread
-    is_heavy = case.is_named(*_HEAVY) & on_main
-    nested = (inside.parent_op >= 0) & is_heavy[np.maximum(inside.parent_op, 0)]
-    heavy = inside.rows[is_heavy & ~nested & (trace.sequence[inside.rows] < 0)]
-    # Ops called by an op with gradients are part of that op.
-    graded = case.span(trace.is_a(Category.OP) & (trace.sequence >= 0))
-    for aside in (*map(case.labels, ("enumerate(DataLoader)", "Optimizer.", "autograd::")), graded):
-        heavy = heavy[~aside.covers(trace.start_ns[heavy])]
-    in_steps = np.unique(case.steps.containing(trace.start_ns[heavy]))
-    if 2 * len(in_steps[in_steps >= 0]) <= case.n_steps:
-        return  # once in several steps, as the advice would be
-    # from the first to the last of them, if nothing in between has gradients
-    parts = _stretches(case, np.sort(heavy), graded)
-    share = case.share_of(parts)
-    if share >= _LEAST_VALIDATION:
+    """An evaluation inside the training steps, which a trace cannot tell from their forward."""
+    often = 2 * np.count_nonzero(case.evaluated_ms) > case.n_steps  # the advice is: now and then
+    if often and case.evaluated >= _LEAST_WORK:
         yield found(
             "validation-in-step",
-            "A forward pass without gradients runs inside the training steps",
+            "The model is evaluated inside the training steps",
             [
-                f"{plural(len(heavy) / case.n_steps, 'layer')} per step run without gradients "
-                f"(validation, a metric, a second network?) and take {fmt_share(share)} of it"
+                f"evaluation (or a policy that plays) takes {fmt_share(case.evaluated)} of them; "
+                "it counts as forward, data wait or other"
             ],
             "if step % 500 == 0:  # or once per epoch\n"
             "    model.eval()\n"
@@ -307,18 +283,9 @@ def validation(case: Case) -> Iterator[Finding]:
             "        validate(model, validation_loader)\n"
             "    model.train()",
             cures=("host", "launch", "compute"),
-            share=share,
+            share=case.evaluated,
+            line=only_line_with(r"\.eval\(\)"),
         )
-
-
-def _stretches(case: Case, rows: Int64, graded: Intervals) -> Intervals:
-    """From the first to the last of these operators of a step, without what has gradients."""
-    start, end = case.trace.start_ns[rows], case.trace.end_ns[rows]
-    step = case.steps.containing(start)
-    before = np.searchsorted(graded.start, start)
-    ends = np.flatnonzero((np.diff(step) != 0) | (np.diff(before) != 0))
-    first, last = np.r_[0, ends + 1], np.r_[ends, len(rows) - 1]
-    return union(start[first], np.maximum.accumulate(end)[last])
 
 
 @rule

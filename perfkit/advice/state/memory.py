@@ -277,14 +277,9 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
     return fact(rule, f"{title}: {grows}", (told,), what_to_do, line=_where_added(keeper))
 
 
-def _figures() -> int:
-    """How many figures pyplot keeps open, if it is there."""
-    pyplot = sys.modules.get("matplotlib._pylab_helpers")
-    return len(pyplot.Gcf.figs) if pyplot is not None else 0
-
-
 def _unexplained(grown: Rise, whose: str, seen: _Objects) -> Finding:
-    if (n := _figures()) >= _MANY_FIGURES:
+    pyplot = sys.modules.get("matplotlib._pylab_helpers")
+    if pyplot is not None and (n := len(pyplot.Gcf.figs)) >= _MANY_FIGURES:
         return fact(
             "figures-kept",
             f"{n} figures of matplotlib are open: memory of {whose} grows by "

@@ -12,7 +12,7 @@ from perfkit.measure.compare import Comparison
 
 _LESSON = "08-custom-loss"
 # findings that blame the calls, not what they compute
-_CALLS = frozenset({"tiny-ops", "small-calls", "host-python", "loop-indexing", "launch-bound"})
+_CALLS = frozenset({"tiny-ops", "small-calls", "host-python", "launch-bound"})
 _TINY_US = 20.0
 _MOST = 256
 
