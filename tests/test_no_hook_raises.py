@@ -214,7 +214,6 @@ GUARDS |= {
     ("/memory/tracker.py", "Tracker._stop"),
     ("/synclint/watch.py", "SyncWatch._end"),
     ("/synclint/watch.py", "_ApiMode.__torch_function__"),
-    ("/synclint/watch.py", "_Once.__init__"),
     ("/synclint/watch.py", "_OpMode.__torch_dispatch__"),
 }
 

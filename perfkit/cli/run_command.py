@@ -18,6 +18,7 @@ from perfkit.base.unseen_end import before_unseen_end
 from perfkit.cli.output import add_command
 from perfkit.cli.run_files import file_of, save, text_of, write
 from perfkit.script.options import MEMORY_STEPS, STEPS, WARMUP, Options
+from perfkit.script.ranks.job import job_of
 from perfkit.script.ranks.meeting import Meeting
 from perfkit.script.run_watch import RunWatch
 
@@ -223,7 +224,8 @@ class _Report:
             ),
             self._update if self._shown else None,
         )
-        self._meeting = Meeting.of(os.environ, self._watch.snapshot, arguments.ranks)
+        job = job_of(os.environ, arguments.ranks)
+        self._meeting = None if job is None else Meeting(job, self._watch.snapshot)
         self._told = self._got_sigterm = self._is_telling = False
         self._was_cut_short = self._misses_a_file = False
 

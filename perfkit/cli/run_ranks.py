@@ -49,8 +49,11 @@ def run_ranks(arguments: argparse.Namespace) -> int:
         if (job.attempt / "reported").exists():
             return _exit_code(code or 2 * (job.attempt / MISSES_A_FILE).exists())
         # every rank was killed before it could tell
+        from perfkit.script.ranks.joint import joint
+
         seen = len(job.statuses())
-        result = job.report(int(wanted) if wanted.isdecimal() else max(seen, 1))
+        n = int(wanted) if wanted.isdecimal() else max(seen, 1)
+        result = joint(job.attempt, range(n), n)
         if not arguments.quiet and seen:
             write(text_of(result, verbose=arguments.verbose))
         saved = [save(f, path, result, scrub=arguments.scrub) for f, path in files.items()]
@@ -77,7 +80,7 @@ def _passes_on(job: TorchRun) -> Iterator[None]:
     """What would end this process goes to torchrun, which ends the ranks, and they report."""
 
     def pass_on(number: int, frame: FrameType | None) -> None:
-        job.signal(number)
+        job.process.send_signal(number)
 
     before = {n: signal.signal(n, pass_on) for n in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -104,16 +104,13 @@ class TorchWatch:
         """In a forked child: no hook, no mode, nothing is recorded here."""
         self.recorder.forget()
         self.state.stop()
-        with self._instrument.guard("forgetting"):
-            self.run.forget()
-        with self._extras.guard("forgetting"):
-            self._outer.stop()
-        with self._extras.guard("forgetting"):
-            if self._accountant is not None:
-                self._accountant.__exit__(None, None, None)
-        with self._extras.guard("forgetting"):
-            if self._lint is not None:
-                self._lint.__exit__(None, None, None)
+        for undo in (self.run.forget, self._outer.stop):
+            with self._extras.guard("forgetting"):
+                undo()
+        for mode in (self._accountant, self._lint):
+            with self._extras.guard("forgetting"):
+                if mode is not None:
+                    mode.__exit__(None, None, None)
 
     # --- steps ------------------------------------------------------------------------------
 
@@ -137,7 +134,7 @@ class TorchWatch:
         if n >= options.n_slowed - 1:
             self._outer.stop()
         if options.memory and n >= options.memory_steps:
-            self._end_account(None)
+            self._end_account()
         elif options.memory and self._accountant is None:
             from perfkit.memory.account import Accountant
 
@@ -155,7 +152,7 @@ class TorchWatch:
             lint.__enter__()
             self._lint = lint
 
-    def _end_account(self, error: BaseException | None) -> None:
+    def _end_account(self, error: BaseException | None = None) -> None:
         accountant, self._accountant = self._accountant, None
         if accountant is not None:
             kind = None if error is None else type(error)

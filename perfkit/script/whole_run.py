@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -113,15 +113,15 @@ class WholeRun(Shown):
     wall_s: float
     n_steps: int
     parts: tuple[Part, ...]
-    steps: RunSummary | None
-    uses_loader: bool
-    findings: tuple[Finding, ...]
-    profile: Profile | None
-    memory: MemoryAccount | None
-    syncs: SyncLines | None
-    rank: int | None
-    warnings: tuple[str, ...]
-    provenance: Provenance
+    steps: RunSummary | None = None
+    uses_loader: bool = False
+    findings: tuple[Finding, ...] = ()
+    profile: Profile | None = None
+    memory: MemoryAccount | None = None
+    syncs: SyncLines | None = None
+    rank: int | None = None
+    warnings: tuple[str, ...] = ()
+    provenance: Provenance = field(default_factory=lambda: stamp("measured here"))
     lines: LineSamples = NO_LINES
     worker_lines: LineSamples = NO_LINES
     process_lines: LineSamples = NO_LINES
@@ -177,15 +177,8 @@ def whole_run(
             wall_s=wall_s,
             n_steps=0,
             parts=(Part(f"the program{without}", wall_s),),
-            steps=None,
-            uses_loader=False,
-            findings=(),
-            profile=None,
-            memory=None,
-            syncs=None,
             rank=rank,
             warnings=tuple(warnings),
-            provenance=stamp("measured here"),
         )
     profile, why = _profile(seen, ended)
     n_steps, recorder, sampled = seen.meter.n, seen.recorder, seen.recorder.sampled

@@ -218,25 +218,11 @@ _ENTRIES = {
     ),
     "equal": Entry("torch.equal", _BOOL, _LATER, "same = (x == x0).all()"),
     "allclose": Entry("torch.allclose", _BOOL, _LATER, "close = torch.isclose(x, x0).all()"),
-    "histc": Entry(
-        "torch.histc without min and max",
-        "the host waits for the smallest and largest value to place the bins",
-        "pass a range that you know: what lies beyond it is not counted",
-        "h = torch.histc(x, bins=10, min=-3, max=3)",
-    ),
     "bincount": Entry(
         "torch.bincount",
         "the host waits for the smallest and largest value, even if minlength is given",
         _CLASSES,
         _COUNTS,
-    ),
-    "isin": Entry(
-        "torch.isin with many test elements",
-        "from a certain size on it sorts and calls unique, whose size the host waits for",
-        "look it up in a table of what is asked for, of whole numbers in a range that you know",
-        "table = torch.zeros(100, dtype=torch.bool, device=many.device)\n"
-        "table.index_fill_(0, many, True)\n"
-        "hit = table[target]",
     ),
     "to_sparse": Entry(
         "to_sparse, coalesce", _SHAPE, "leave it dense: computing with zeros needs no size"

@@ -18,15 +18,16 @@ class Spot:
 
     Attributes:
         is_placed: put on the device by a call that says so, or computed from what was.
+        is_plain: of a root: made by a factory that was told no device, so on the host, unless it
+            meets what is not.
     """
 
-    __slots__ = ("_device", "_host", "_parent", "_plain", "is_placed")
+    __slots__ = ("_device", "_host", "_parent", "is_placed", "is_plain")
 
     def __init__(self) -> None:
         self._parent = self
         self._device = self._host = False
-        self._plain = False
-        self.is_placed = False
+        self.is_placed = self.is_plain = False
 
     @property
     def root(self) -> Spot:
@@ -45,14 +46,6 @@ class Spot:
     def on_host(self) -> bool:
         return self.root._host
 
-    @property
-    def made_plain(self) -> bool:
-        """Made by a factory that was told no device: on the host, unless it meets what is not."""
-        return self.root._plain
-
-    def mark_made_plain(self) -> None:
-        self.root._plain = True
-
     def join(self, other: Spot) -> None:
         """Both are on the same device; what is known to differ stays apart."""
         a, b = self.root, other.root
@@ -61,7 +54,7 @@ class Spot:
         b._parent = a
         a._device |= b._device
         a._host |= b._host
-        a._plain |= b._plain
+        a.is_plain |= b.is_plain
 
     def put_on_device(self) -> None:
         root = self.root
@@ -76,7 +69,7 @@ class Spot:
         self.put_on_device()
         # a model's own buffer, say, made without a device and moved with it: the code has
         # devices in mind
-        self.root._plain = False
+        self.root.is_plain = False
         self.is_placed = True
 
 
@@ -136,7 +129,7 @@ class Connections:
     @property
     def is_plain_on_device(self) -> bool:
         """True if what was made without a device is on it: the step has no devices in mind."""
-        return any(spot._plain and spot._device for spot in self._all)
+        return any(spot.is_plain and spot._device for spot in self._all)
 
     @property
     def any_on_device(self) -> bool:

@@ -26,7 +26,7 @@ from perfkit.synclint.catalogue import (
     OF_THE_CALL,
     Entry,
 )
-from perfkit.synclint.sites import place, runs_only_without_gpu, source_line, spelled
+from perfkit.synclint.sites import place, runs_only_without_gpu, spelled
 
 if TYPE_CHECKING:
     import torch
@@ -224,20 +224,7 @@ class no_syncs(ContextDecorator):  # noqa: N801 - read as a statement: `with no_
         if not self._copies:
             syncs[:] = [sync for sync in syncs if sync.kind != "copy"]
         if syncs:
-            raise SyncFoundError(_message(syncs), syncs)
-
-
-def _message(syncs: SyncLines) -> str:
-    n = len(syncs)
-    lines = [f"{n} line{'s' * (n > 1)} would make the host wait for the GPU:"]
-    for sync in syncs:
-        below = f" (called from {sync.below})" if sync.below else ""
-        lines.append(f"{sync.place}{below}: {sync.code or sync.op}")
-        lines.append(f"    {sync.op}: {sync.why}")
-        lines.append(f"    instead: {sync.instead}")
-        lines += [f"        {line}" for line in sync.example.splitlines()]
-    lines += [f"note: {warning}" for warning in syncs.warnings]
-    return "\n".join(lines)
+            raise SyncFoundError(syncs.to_text(), syncs)
 
 
 def syncs_of(watch: SyncWatch) -> SyncLines:
@@ -322,7 +309,7 @@ def _suggested_fix(noted: NotedWait) -> tuple[str, str]:
         return "call what asks for it less often, or look for an option of it", ""
     if noted.site.below is not None:
         return f"look for an option of what you call; in the library's source, {entry.instead}", ""
-    code = source_line(noted.site.file, noted.site.line).partition("  #")[0]
+    code = statement(noted.site.file, noted.site.line).partition("  #")[0]
     if name == "item" and (_ADDED_UP.fullmatch(code) or _COLLECTED.fullmatch(code)):
         return entry.instead, code.replace(".item()", ".detach()")
     return entry.instead, entry.example
@@ -338,7 +325,7 @@ def _spelled(noted: NotedWait, entry: Entry) -> str:
         op = noted.api
     if not noted.backward or entry is CATALOGUE["prod"]:
         return op
-    code = source_line(noted.site.file, noted.site.line)
+    code = statement(noted.site.file, noted.site.line)
     if "backward(" in code or "autograd.grad(" in code:
         return f"{op}, somewhere in this backward pass"
     return f"{_ITS_BACKWARD} ({op})"
@@ -363,7 +350,7 @@ def _entry_of(noted: NotedWait) -> str:
             if part in file:
                 asks = entry == "grad_scaler" and noted.inside.code.co_name == "get_scale"
                 return "get_scale" if asks else entry
-    text = source_line(noted.site.file, noted.site.line)
+    text = statement(noted.site.file, noted.site.line)
     if noted.entry in {"int", "item"} and _LARGEST.search(text) and "shape" not in text:
         return "largest"
     if noted.entry == "number":

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from perfkit.base import torch_compat
 from perfkit.base.device import accelerators, here
@@ -56,7 +56,7 @@ class Tracer:
     """Context manager in the watched run; afterwards :meth:`waits` says which lines waited.
 
     Args:
-        late: the trace starts at :meth:`forget`.
+        late: the trace starts at :meth:`begin`.
 
     Attributes:
         missing: why there is no trace of all of the run; empty where there is one.
@@ -75,35 +75,29 @@ class Tracer:
     def __enter__(self) -> Self:
         with self._instrument.guard("starting"):
             if not self._late:
-                self._start()
+                self.begin()
         return self
 
-    def forget(self) -> None:
-        """Do not count what has happened so far; once."""
-        with self._instrument.guard("starting"):
-            if self._recorder is None:
-                self._start()
-
-    def _start(self) -> None:
-        self._recorder = recorder = Recorder(
-            steps=_ALL, warmup=0, lines=False, max_seconds=_MAX_SECONDS
-        )
+    def begin(self) -> None:
+        """Count from here on; once."""
+        if self._recorder is not None:
+            return
+        self._recorder = Recorder(steps=_ALL, warmup=0, lines=False, max_seconds=_MAX_SECONDS)
         self.missing = ""
         with self.pause():
             try:
-                recorder.start()
+                self._recorder.start()
             except ProfilerBusyError as error:
                 self.missing = str(error)
 
     def __exit__(self, *error: object) -> None:
         with self._instrument.guard("ending"):
-            self._stop()
+            if (recorder := self._recorder) is not None:
+                self._stop(recorder)
         if self._instrument.failure is not None:
             self.missing = self._instrument.failure.sentence()
 
-    def _stop(self) -> None:
-        if (recorder := self._recorder) is None:
-            return
+    def _stop(self, recorder: Recorder) -> None:
         if recorder.is_done and not self.missing:
             self.missing = (
                 "this code runs a torch profiler of its own, and torch runs one at a time"
@@ -115,17 +109,14 @@ class Tracer:
         if recorder.failure is not None:
             self.missing = recorder.failure.sentence()
 
-    @contextmanager
-    def around(self, site: Site | None) -> Iterator[None]:
-        """Run one operator of this line."""
+    def label(self, site: Site | None) -> AbstractContextManager[Any]:
+        """Around one operator of this line."""
         if self._recorder is None or self._recorder.is_done:
-            yield
-            return
+            return nullcontext()
         number = self._numbers.get(site)
         if number is None:  # two backward threads may ask at once: none gets the other's number
             number = self._numbers.setdefault(site, next(self._count))
-        with torch_compat.profiler_label(f"{_LABEL}{number}"):
-            yield
+        return torch_compat.profiler_label(f"{_LABEL}{number}")
 
     def waits(self) -> list[tuple[Site | None, Wait]]:
         """The waits in the order in which they happened, each with its line.

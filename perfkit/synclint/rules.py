@@ -72,21 +72,6 @@ def _repeat_interleave(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | 
     return None if known is not None else Hit("repeat_interleave", args[:1])
 
 
-def _histc(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
-    low = kwargs.get("min", args[2] if len(args) > 2 else 0)
-    high = kwargs.get("max", args[3] if len(args) > 3 else 0)
-    return Hit("histc", args[:1]) if low == high else None
-
-
-def _isin(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
-    elements, tests = args[0], args[1]
-    if kwargs.get("assume_unique"):
-        return None
-    # it sorts from so many test elements on (TensorCompare.cpp)
-    few = tests.numel() < int(10.0 * elements.numel() ** 0.145)
-    return None if few else Hit("isin", [elements])
-
-
 # entry -> the operators that wait for the value of their first argument
 _READING = {
     "allclose": "allclose",
@@ -108,11 +93,9 @@ _RULES: Mapping[str, Rule | None] = {
     "aten::_ctc_loss": None,  # seen where it is called: only lengths on the device wait
     "aten::_ctc_loss.Tensor": None,
     "aten::_index_put_impl_": _index_put,
-    "aten::histc": _histc,
     "aten::index.Tensor": _index,
     "aten::index_put": _index_put,
     "aten::index_put_": _index_put,
-    "aten::isin.Tensor_Tensor": _isin,
     "aten::masked_fill.Tensor": _reads("masked_fill", 2),
     "aten::masked_fill_.Tensor": _reads("masked_fill", 2),
     "aten::masked_scatter_backward": _reads("masked_scatter", 1),

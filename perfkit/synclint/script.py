@@ -24,7 +24,7 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
     """Run a script as ``python path argv…`` would, and list the lines that make a GPU wait.
 
     What comes before the first module runs is set-up, which waits once, and is not listed, unless
-    an optimizer has stepped by then (a module's ``forward()`` may be called without the module).
+    a second optimizer step has begun (a module's ``forward()`` may be called without the module).
     The script is stopped when its first optimizer is about to step for the ``steps + 1``-th
     time; its ``finally`` blocks run. A script without an optimizer runs to its end. The result's
     ``seen`` says which part of the program that was.
@@ -40,10 +40,7 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
             says failure.
     """
     from torch.nn.modules.module import register_module_forward_pre_hook
-    from torch.optim.optimizer import (
-        register_optimizer_step_post_hook,
-        register_optimizer_step_pre_hook,
-    )
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     from perfkit.synclint.reality import lint
     from perfkit.synclint.watch import SyncWatch
@@ -54,7 +51,7 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
 
     first: list[Any] = []
     n_steps = 0
-    began = skipped = stopped = False
+    skipped = stopped = False
     instrument = Instrument("the sync lint of a script")
 
     def before_step(optimizer: Any, *_: object) -> None:
@@ -66,17 +63,14 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
                 stopped = True
                 raise _Enough
 
-    def after_step(*_: object) -> None:
-        nonlocal began
-        began = True  # a module may be called by its forward(), which no hook sees
-
     def before_module(module: Any, _: object) -> None:
-        nonlocal began, skipped
-        if began:
+        nonlocal skipped
+        # a module may be called by its forward(), which no hook sees; or by a closure, in a step
+        if skipped or n_steps > 1:
             return
         with instrument.guard("beginning with the first forward pass"):
             if next(module.parameters(), None) is not None:
-                began = skipped = True
+                skipped = True
                 if SyncWatch._active is not None:
                     SyncWatch._active.start_anew()
 
@@ -92,7 +86,6 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
     with ExitStack() as stack:
         stack.enter_context(restored())
         stack.callback(register_optimizer_step_pre_hook(before_step).remove)
-        stack.callback(register_optimizer_step_post_hook(after_step).remove)
         stack.callback(register_module_forward_pre_hook(before_module).remove)
         syncs = lint(run, late=True)
     start = (

@@ -106,11 +106,6 @@ def run_by_autograd(frame: FrameType | None) -> bool:
     return False
 
 
-def source_line(filename: str, line: int) -> str:
-    """The text of that line, stripped; empty where the source is not to be had."""
-    return linecache.getline(filename, line).strip()
-
-
 def place(filename: str, line: int) -> str:
     """The line as a person names it: ``train.py:12``, ``cell [3], line 5``, ``peft/a.py:7``."""
     return where(filename, line, cell_names())

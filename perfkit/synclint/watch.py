@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from perfkit.synclint.reality import Tracer
 
 _Tensor = torch.Tensor
+_NO_LABEL: AbstractContextManager[Any] = nullcontext()
 _MODULE_FILE = sys.modules["torch.nn.modules.module"].__file__
 
 # operators that unite operands of no dimension too (elsewhere those may stay on the host)
@@ -105,6 +106,26 @@ class _Candidate(NamedTuple):
     noted: NotedWait
     spots: tuple[Spot, ...]
     absent: tuple[Spot, ...]
+
+
+class _Call(NamedTuple):
+    """One call of an overridable torch function that has returned."""
+
+    name: str
+    args: Any
+    kwargs: Mapping[str, Any]
+    frame: FrameType
+    result: Any
+
+    @property
+    def source(self) -> Any:
+        """What it was called with first: the tensor whose method it is."""
+        return self.args[0] if self.args else None
+
+    @property
+    def is_of_a_module(self) -> bool:
+        """``model.to(device)`` and its like: the tensors stay one and the same."""
+        return self.frame.f_code.co_filename == _MODULE_FILE
 
 
 class SyncWatch:
@@ -227,18 +248,6 @@ class SyncWatch:
     def _switch_off(self) -> None:
         self._paused += 1
 
-    def go_on(self, once: _Once, error: Exception, args: Any, kwargs: Any) -> Any:
-        """After ``error`` around a call of the user's: only its own comes through.
-
-        The function is called once, whenever the fault came.
-        """
-        if error is once.error:
-            raise error
-        self.instrument.fail(error, "looking at a call")
-        if once.error is not None:
-            raise once.error
-        return once.result if once.ran else once.func(*args, **kwargs)
-
     @staticmethod
     def _release() -> None:
         SyncWatch._active = None
@@ -287,7 +296,7 @@ class SyncWatch:
 
         return self.instrument.hook(ended)
 
-    def passes_over(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    def _passes_over(self, name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:
         """Tell whether this is a data loader's work on the host."""
         if not self._fetching or name in _PLACES or kwargs.get("device") is not None:
             return False
@@ -400,12 +409,13 @@ class SyncWatch:
         self._first_nodes.append(first)
         self._forward_lines.append((end, site))
 
-    def traced(self, func: Callable[..., Any], frame: FrameType, *args: Any, **kwargs: Any) -> Any:
-        """Run it as an operator of the line above ``frame``, for the trace."""
-        if self.tracer is None or self._paused or (args and self.passes_over("", args, kwargs)):
-            return func(*args, **kwargs)
-        with self.tracer.around(self.line_of(frame)[0]):
-            return func(*args, **kwargs)
+    def label(
+        self, frame: FrameType, args: Any, kwargs: Mapping[str, Any]
+    ) -> AbstractContextManager[Any]:
+        """Around a call from the line above ``frame``, for the trace."""
+        if self.tracer is None or self._paused or (args and self._passes_over("", args, kwargs)):
+            return _NO_LABEL
+        return self.tracer.label(self.line_of(frame)[0])
 
     def noted_waits(self) -> list[tuple[NotedWait, int]]:
         """Return what waits, with how often it did, in the order in which it was first seen."""
@@ -428,7 +438,7 @@ class SyncWatch:
         """Forget what was noted so far, but not what is on the device."""
         self._candidates.clear()
         if self.tracer is not None:
-            self.tracer.forget()
+            self.tracer.begin()
 
     # --- operators ----------------------------------------------------------------------
 
@@ -534,33 +544,54 @@ class SyncWatch:
         """Positions that a factory has made on the host are copied to where they are used."""
         for index in args[1]:
             spot = None if index is None or index.dtype is torch.bool else self._spot(index)
-            if spot is not None and spot.made_plain:
+            if spot is not None and spot.root.is_plain:
                 self.hit("index_tensor", args[:1], sys._getframe(), [index])
 
     # --- Python-level calls -------------------------------------------------------------
 
-    def plain_call(
-        self, func: Any, name: str, args: Any, kwargs: dict[str, Any], frame: FrameType
-    ) -> Any:
-        """Run one overridable torch function, and note what it means for the host."""
-        before = self._sequence()
-        outer, self._api = self._api, name
-        try:
-            result = func(*args, **kwargs)
-        finally:
-            self._api = outer
-        after = self._sequence()
-        if after != before:
-            self.remember_line(before, after, frame)
+    def begin_call(
+        self, name: str, args: Any, kwargs: Mapping[str, Any], frame: FrameType
+    ) -> AbstractContextManager[Any] | None:
+        """Before a call of an overridable torch function: its label for the trace.
+
+        None where nothing is to be noted of it.
+        """
+        if self._passes_over(name, args, kwargs):
+            return None
+        self._api = name
+        # what these call in turn says nothing
+        self._moving += name == "ctc_loss" or _moves(name, args, kwargs)
+        if name not in API_READS and name != "one_hot":
+            return _NO_LABEL
+        # printing switches the modes off that would label its operators
+        self._reading += 1
+        return self.label(frame, args, kwargs)
+
+    def note_call(self, call: _Call, first_node: int) -> Any:
+        """What a call means for the host; return its result, or a copy where a GPU would make one.
+
+        Args:
+            call: what was called.
+            first_node: number of the first autograd node that it may have made.
+        """
+        name, result, kwargs = call.name, call.result, call.kwargs
+        end = self._sequence()
+        if end != first_node:
+            self.remember_line(first_node, end, call.frame)
+        if _moves(name, call.args, kwargs):
+            return self._moved(call)
         device = kwargs.get("device")
         if device is not None and isinstance(result, _Tensor):
-            self._made_on(result, device, frame)
+            self._made_on(result, device, call.frame)
             if name in _FROM_DATA and device != "meta":
-                self.hit("tensor_to_device", [result], frame)
+                self.hit("tensor_to_device", [result], call.frame)
         elif name in _FACTORIES and not torch_compat.within_a_device():
             spot = self._spot(result)
             if spot is not None and not self._is_on_gpu(result):
-                spot.mark_made_plain()
+                spot.root.is_plain = True
+        note = _NOTES.get(name)
+        if note is not None:
+            note(self, call)
         return result
 
     def _made_on(self, result: _Tensor, device: Any, frame: FrameType) -> None:
@@ -583,151 +614,104 @@ class SyncWatch:
         if like.is_placed:
             spot.place()
 
-    def _read(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        name = func.__name__
-        outer, self._api = self._api, name
-        self._reading += 1
-        try:
-            # printing switches the modes off that would label its operators
-            result = self.traced(func, frame, *args, **kwargs)
-        finally:
-            self._reading -= 1
-            self._api = outer
-        if args and isinstance(args[0], _Tensor):
-            self.hit(API_READS[name], args[:1], frame)
-        return result
+    def _read(self, call: _Call) -> None:
+        if isinstance(call.source, _Tensor):
+            self.hit(API_READS[call.name], [call.source], call.frame)
 
-    def _one_hot(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
+    def _one_hot(self, call: _Call) -> None:
         # a GPU is asked for the largest class, and only where no number is given; a CPU also
         # for the smallest, and always, to check them
-        self._reading += 1
-        try:
-            result = self.traced(self.plain_call, frame, func, "one_hot", args, kwargs, frame)
-        finally:
-            self._reading -= 1
+        args, kwargs = call.args, call.kwargs
+        classes = kwargs.get("num_classes", args[1] if len(args) > 1 else -1)
         target = args[0] if args else kwargs.get("tensor", kwargs.get("input"))
         if classes == -1 and isinstance(target, _Tensor):
-            self.hit("one_hot", [target], frame)
-        return result
+            self.hit("one_hot", [target], call.frame)
 
-    def _item(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
+    def _item(self, call: _Call) -> None:
         """``x[…]`` and ``x[…] = …``: a list or an array of positions is copied to the device."""
-        result = self.plain_call(func, func.__name__, args, kwargs, frame)
-        index = args[1] if len(args) > 1 else None
+        index = call.args[1] if len(call.args) > 1 else None
         parts = index if isinstance(index, tuple) else (index,)
-        if any(map(_is_positions, parts)) and isinstance(args[0], _Tensor):
-            self.hit("index_list", [args[0]], frame)
-        elif func.__name__ == "__setitem__" and _sets_by_copy(*args):
-            self.hit("element", [args[0]], frame)
-        return result
+        if any(map(_is_positions, parts)) and isinstance(call.source, _Tensor):
+            self.hit("index_list", [call.source], call.frame)
+        elif call.name == "__setitem__" and _sets_by_copy(*call.args):
+            self.hit("element", [call.source], call.frame)
 
-    def _new_tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        result = self._tensor(func, args, kwargs, frame)
-        data = args[1] if len(args) > 1 else kwargs.get("data")
-        if kwargs.get("device") is None and not _tensors((data,)):
-            self.hit("tensor_to_device", [args[0]], frame)
-        return result
+    def _new_tensor(self, call: _Call) -> None:
+        self._tensor(call)
+        data = call.args[1] if len(call.args) > 1 else call.kwargs.get("data")
+        if call.kwargs.get("device") is None and not _tensors((data,)):
+            self.hit("tensor_to_device", [call.source], call.frame)
 
-    def _ctc(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        # it moves the lengths to where it needs them, which on a CPU is unknown from a meeting
-        before = self._sequence()
-        result = self.move(func, args, kwargs)
-        self.remember_line(before, self._sequence(), frame)
-        values = (*args, *kwargs.values())
-        spot, scores = self._spot(result), self._spot(values[0])
-        if spot is not None and scores is not None:
-            scores.join(spot)
-        if isinstance(values[0], _Tensor):
-            self.hit("ctc", [values[0]], frame)
-        return result
-
-    def _to(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
-        if isinstance(target, _Tensor):
-            self._devices[id(target)] = target, self._spot(target)
-        elif not isinstance(target, str | int | torch.device):  # a dtype, or nothing
-            return self.plain_call(func, "to", args, kwargs, frame)
-        if is_literal_cpu(frame, target):
-            return self._to_host(func, args, kwargs, frame)
-        where = target.device if isinstance(target, _Tensor) else torch.device(target)
-        if self._is_on_gpu(args[0]) and where.type == "cpu":
-            return self._to_host(func, args, kwargs, frame)
-        return self._to_device(func, args, kwargs, frame)
-
-    def _as_tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        if args and isinstance(args[0], _Tensor) and kwargs.get("device") is not None:
-            return self._to(func, (args[0],), {**kwargs}, frame)
-        return self._tensor(func, args, kwargs, frame)
-
-    def _tensor(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        result = self.plain_call(func, func.__name__, args, kwargs, frame)
-        data = args[-1] if args else kwargs.get("data")
+    def _tensor(self, call: _Call) -> None:
+        data = call.args[-1] if call.args else call.kwargs.get("data")
         if isinstance(data, list | tuple):
             for element in _tensors(data):
-                self.hit("tensor_of_tensors", [element], frame)
-        return result
+                self.hit("tensor_of_tensors", [element], call.frame)
 
-    def _to_host(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        source = args[0]
-        result = self.move(func, args, kwargs)
+    def _ctc(self, call: _Call) -> None:
+        # it moves the lengths to where it needs them, which on a CPU is unknown from a meeting
+        first = (*call.args, *call.kwargs.values())[0]
+        spot, scores = self._spot(call.result), self._spot(first)
+        if spot is not None and scores is not None:
+            scores.join(spot)
+        if isinstance(first, _Tensor):
+            self.hit("ctc", [first], call.frame)
+
+    def _attribute(self, call: _Call) -> None:
+        if isinstance(call.result, torch.device) and isinstance(call.source, _Tensor):
+            self._devices[id(call.result)] = call.result, self._spot(call.source)
+
+    def _storage(self, call: _Call) -> None:
+        caller = call.frame.f_back
+        if caller is not None and caller.f_code.co_name == "_reduce_ex_internal":
+            self.hit("save", call.args[:1], call.frame)  # pickling: the bytes are written out
+
+    def _moved(self, call: _Call) -> Any:
+        """A tensor was put somewhere."""
+        target, source = _target(call.args, call.kwargs), call.source
+        if isinstance(target, _Tensor):
+            self._devices[id(target)] = target, self._spot(target)
+        to_host = call.name == "cpu"
+        if not to_host and call.name != "cuda":
+            where = target.device if isinstance(target, _Tensor) else torch.device(target)
+            to_host = is_literal_cpu(call.frame, target) or (
+                self._is_on_gpu(source) and where.type == "cpu"
+            )
         spot = self._spot(source)
-        # model.cpu()
-        if frame.f_code.co_filename == _MODULE_FILE or spot is None or spot.on_host:
+        if spot is None:
+            return call.result
+        return self._to_host(call, spot) if to_host else self._to_device(call, spot, target)
+
+    def _to_host(self, call: _Call, spot: Spot) -> Any:
+        source, result = call.source, call.result
+        if call.is_of_a_module or spot.on_host:  # model.cpu()
             return result
-        if not (kwargs.get("non_blocking") or (len(args) > 3 and args[3])):
-            self.hit("cpu", [source], frame)
-        # the copy that a GPU would make: from here on the two lead separate lives
+        if not (call.kwargs.get("non_blocking") or (len(call.args) > 3 and call.args[3])):
+            self.hit("cpu", [source], call.frame)
         if result is source:
-            result = self.move(source.clone, (), {})
+            result = self._copied(source)
         self._put_on_host(result)
         return result
 
-    def _to_device(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        source = args[0]
-        result = self.move(func, args, kwargs)
-        spot = self._spot(source)
-        if spot is None:
-            return result
-        stays = (
-            result is not source
-            or frame.f_code.co_filename == _MODULE_FILE  # model.to(device): one and the same
-            or _is_of_a_model(source)
-            or spot.on_device
-        )
-        if not stays:
+    def _to_device(self, call: _Call, spot: Spot, target: Any) -> Any:
+        source, result = call.source, call.result
+        is_a_models = call.is_of_a_module or _is_of_a_model(source)
+        if result is source and not is_a_models and not spot.on_device:
             # what the data code has done with it before was done on the host
-            result = self.move(source.clone, (), {})
-        target = kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
+            result = self._copied(source)
         if (moved := self._spot(result)) is not None:
             self._told(moved, target)
-        later = kwargs.get("non_blocking") or any(a is True for a in args[2:])
-        caller = frame.f_code.co_filename
-        decides = caller == _MODULE_FILE or caller.replace("\\", "/").endswith(_DECIDES_BY_DEVICE)
+        later = call.kwargs.get("non_blocking") or any(a is True for a in call.args[2:])
+        caller = call.frame.f_code.co_filename.replace("\\", "/")
         is_new = source is not result and not self._is_on_gpu(source)
-        if is_new and not later and not decides and not _is_of_a_model(source):
-            self.hit("copy_to_device", [result], frame, [source], api=func.__name__)
+        if is_new and not (later or is_a_models or caller.endswith(_DECIDES_BY_DEVICE)):
+            self.hit("copy_to_device", [result], call.frame, [source], api=call.name)
         return result
 
-    def move(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-        """Call it without a look at what its Python code calls."""
-        self._moving += 1
-        try:
-            return func(*args, **kwargs)
-        finally:
-            self._moving -= 1
-
-    def _attribute(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        result = func(*args, **kwargs)
-        if isinstance(result, torch.device) and args and isinstance(args[0], _Tensor):
-            self._devices[id(result)] = result, self._spot(args[0])
-        return result
-
-    def _storage(self, func: Any, args: Any, kwargs: dict[str, Any], frame: FrameType) -> Any:
-        caller = frame.f_back
-        if caller is not None and caller.f_code.co_name == "_reduce_ex_internal":
-            self.hit("save", args[:1], frame)  # pickling: the bytes are written out
-        return func(*args, **kwargs)
+    def _copied(self, tensor: _Tensor) -> _Tensor:
+        """The copy that a GPU would make: from here on the two lead separate lives."""
+        with self._unwatched():
+            return tensor.clone()
 
 
 def _is_of_a_model(tensor: _Tensor) -> bool:
@@ -751,26 +735,36 @@ def _is_positions(part: Any) -> bool:
     return type(part).__module__ == "numpy" and getattr(part, "ndim", 0) > 0 and part.size > 0
 
 
-_CALLS: Mapping[str, Callable[[SyncWatch, Any, Any, dict[str, Any], FrameType], Any]] = {
+_NOTES: Mapping[str, Callable[[SyncWatch, _Call], None]] = {
     **dict.fromkeys(API_READS, SyncWatch._read),
     "__get__": SyncWatch._attribute,
     "__getitem__": SyncWatch._item,
     "__setitem__": SyncWatch._item,
-    "as_tensor": SyncWatch._as_tensor,
-    "asarray": SyncWatch._as_tensor,
-    "cpu": SyncWatch._to_host,
-    "cuda": SyncWatch._to_device,
+    "as_tensor": SyncWatch._tensor,
+    "asarray": SyncWatch._tensor,
     "ctc_loss": SyncWatch._ctc,
     "new_tensor": SyncWatch._new_tensor,
     "one_hot": SyncWatch._one_hot,
     "tensor": SyncWatch._tensor,
-    "to": SyncWatch._to,
-    "type_as": SyncWatch._to,
     "untyped_storage": SyncWatch._storage,
 }
 
 # these put a tensor where they are told, or say where one is
 _PLACES = frozenset({"__get__", "cuda", "to", "type_as"})
+
+
+def _target(args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Where ``x.to(…)`` and its like are told to put it."""
+    return kwargs.get("device", args[1] if len(args) > 1 else kwargs.get("other"))
+
+
+def _moves(name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Tell whether this call puts a tensor somewhere, and does not only change its type."""
+    if name in ("to", "type_as"):
+        return isinstance(_target(args, kwargs), str | int | torch.device | _Tensor)
+    if name in ("as_tensor", "asarray"):
+        return bool(args) and isinstance(args[0], _Tensor) and kwargs.get("device") is not None
+    return name in ("cpu", "cuda")
 
 
 def _tensors(values: Any) -> list[Any]:
@@ -801,28 +795,6 @@ def _sets_by_copy(target: Any, index: Any, value: Any) -> bool:
     return n_numbers == target.dim() == len(parts)
 
 
-class _Once:
-    """A function of the user's on its way through our code: what became of it is remembered."""
-
-    __slots__ = ("__name__", "error", "func", "ran", "result")
-
-    def __init__(self, func: Any) -> None:
-        self.func = func
-        self.__name__ = getattr(func, "__name__", "")
-        self.ran = False
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.ran = True
-        try:
-            self.result = self.func(*args, **kwargs)
-        except BaseException as error:
-            self.error = error
-            raise
-        return self.result
-
-
 class _ApiMode(TorchFunctionMode):
     """Sees the calls of torch's Python functions and tensor methods."""
 
@@ -835,18 +807,22 @@ class _ApiMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if watch._paused or watch._moving:
             return func(*args, **kwargs)
-        frame = sys._getframe(1)
-        once = _Once(func)
-        try:  # no function between: each frame counts against the limit of recursion
-            name = getattr(func, "__name__", "")
-            if watch._fetching and watch.passes_over(name, args, kwargs):
-                return once(*args, **kwargs)
-            special = _CALLS.get(name)
-            if special is not None:
-                return special(watch, once, args, kwargs, frame)
-            return watch.plain_call(once, name, args, kwargs, frame)
-        except Exception as error:
-            return watch.go_on(once, error, args, kwargs)
+        frame, first_node = sys._getframe(1), watch._sequence()
+        name = getattr(func, "__name__", "")
+        label: AbstractContextManager[Any] | None = None
+        before = watch._api, watch._moving, watch._reading
+        try:
+            with watch.instrument.guard("looking at a call"):
+                label = watch.begin_call(name, args, kwargs, frame)
+            # no function between: each frame counts against the limit of recursion
+            with label or _NO_LABEL:
+                result = func(*args, **kwargs)
+        finally:
+            watch._api, watch._moving, watch._reading = before
+        if label is not None:
+            with watch.instrument.guard("looking at a call"):
+                result = watch.note_call(_Call(name, args, kwargs, frame, result), first_node)
+        return result
 
 
 class _OpMode(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
@@ -862,28 +838,25 @@ class _OpMode(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        watch = self._watch
-        if watch.tracer is None:
-            # torch may show the function mode what is on its way to the kernel: there
-            # `torch.LongTensor(3)` asks for memory on `device=cpu`, the user for no device
-            result = watch.move(func, args, kwargs)
-        else:
-            once = _Once(func)
-            try:
-                result = watch.move(watch.traced, (once, sys._getframe(), *args), kwargs)
-            except Exception as error:
-                result = watch.go_on(once, error, args, kwargs)
-        if watch._paused or watch._moving:
-            return result
+        watch, label = self._watch, _NO_LABEL
+        if watch.tracer is not None:
+            with watch.instrument.guard("looking at an operator"):
+                label = watch.label(sys._getframe(), args, kwargs)
+        # torch may show the function mode what is on its way to the kernel: there
+        # `torch.LongTensor(3)` asks for memory on `device=cpu`, the user for no device
+        watch._moving += 1
         try:
-            if watch._backward:
-                # the function mode is on there, and would see our own look at the tensors
-                with torch_compat.without_torch_function():
-                    watch.note_operator(func, args, kwargs, result)
-            else:
+            with label:
+                result = func(*args, **kwargs)
+        finally:
+            watch._moving -= 1
+        if not (watch._paused or watch._moving):
+            # in a backward pass the function mode is on, and would see our own look at the tensors
+            with (
+                watch.instrument.guard("looking at an operator"),
+                torch_compat.without_torch_function(),
+            ):
                 watch.note_operator(func, args, kwargs, result)
-        except Exception as error:
-            watch.instrument.fail(error, "looking at an operator")
         return result
 
 
@@ -910,14 +883,12 @@ def _noting(
     watch: SyncWatch, entry: str, original: Callable[..., Any], api: str | None = None
 ) -> Callable[..., Any]:
     def wait(*args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)
-        if not watch._paused:
-            with watch.instrument.guard("noting a wait"):
+        frame, label = sys._getframe(1), _NO_LABEL
+        with watch.instrument.guard("noting a wait"):
+            if not watch._paused:
                 watch.hit(entry, (), frame, api=api)
-        once = _Once(original)
-        try:
-            return watch.traced(once, frame, *args, **kwargs)
-        except Exception as error:  # a fault of ours stops here
-            return watch.go_on(once, error, args, kwargs)
+            label = watch.label(frame, args, kwargs)
+        with label:
+            return original(*args, **kwargs)
 
     return wait

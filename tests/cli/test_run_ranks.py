@@ -149,7 +149,7 @@ def test_the_rank_whose_data_wait_makes_all_late_is_named(folder: Path) -> None:
     assert [one["rank"] for one in own] == [0, 1]
     kept = {p.name for p in (folder / "kept" / "attempt0").iterdir()}
     for rank in range(2):
-        assert {f"rank{rank}.json", f"rank{rank}.npz", f"rank{rank}.trace.json.gz"} <= kept
+        assert {f"rank{rank}.json", f"rank{rank}.trace.json.gz"} <= kept
 
 
 def _started(folder: Path, *typed: str, program: Sequence[str] = PERFKIT) -> subprocess.Popen[str]:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from perfkit.measure.phases import PHASES
 from perfkit.script.ranks.lateness import ALWAYS_OWN, Lateness, lateness, own_phases
-from perfkit.script.ranks.record import PhaseRows
+from perfkit.script.ranks.record import RankRecord
 
 _N = 40
 _DATA, _FORWARD, _BACKWARD = (PHASES.index(n) for n in ("data_wait", "forward", "backward"))
 _CHECKPOINT, _OTHER = PHASES.index("checkpoint"), PHASES.index("other")
 
 
-def _ranks(n: int, extra_ms: dict[tuple[int, int], np.ndarray | float]) -> dict[int, PhaseRows]:
+def _left(numbers: np.ndarray, phase_ms: np.ndarray) -> RankRecord:
+    """The record of a rank, as it is read back."""
+    told = (0, "train.py", len(numbers), None, {}, None, None, "", None, 1)
+    return RankRecord(*told, numbers=numbers.tolist(), phase_ms=phase_ms.tolist())
+
+
+def _ranks(n: int, extra_ms: dict[tuple[int, int], np.ndarray | float]) -> dict[int, RankRecord]:
     """Ranks of 2 ms data wait, 10 forward, 20 backward; ``extra_ms`` by (rank, phase).
 
     Each waits in its backward pass for the one that comes last.
@@ -25,7 +33,7 @@ def _ranks(n: int, extra_ms: dict[tuple[int, int], np.ndarray | float]) -> dict[
         own[rank, :, phase] += ms
     before = own.sum(axis=2)
     own[:, :, _BACKWARD] = 20.0 + before.max(axis=0) - before
-    return {i: PhaseRows(np.arange(_N), own[i].astype(np.float32)) for i in range(n)}
+    return {i: _left(np.arange(_N), own[i]) for i in range(n)}
 
 
 _DDP = {"before": 0, "within": 2, "after": 0}
@@ -33,7 +41,11 @@ _FSDP = {"before": 2, "within": 4, "after": 0}
 _OWN = own_phases([_DDP], on_device=False)
 
 
-def _of(rows: dict[int, PhaseRows], *, on_device: bool = False) -> Lateness:
+def _first(record: RankRecord, n: int) -> RankRecord:
+    return replace(record, numbers=record.numbers[:n], phase_ms=record.phase_ms[:n])
+
+
+def _of(rows: dict[int, RankRecord], *, on_device: bool = False) -> Lateness:
     found = lateness(rows, own_phases=own_phases([_DDP], on_device=on_device))
     assert found is not None
     return found
@@ -82,10 +94,11 @@ def test_ranks_that_take_turns_are_not_late() -> None:
 
 def test_too_little_in_common_says_nothing() -> None:
     rows = _ranks(2, {})
-    few = {i: PhaseRows(r.numbers[:4], r.phase_ms[:4]) for i, r in rows.items()}
+    few = {i: _first(r, 4) for i, r in rows.items()}
     assert lateness(few, own_phases=_OWN) is None
     assert lateness({0: rows[0]}, own_phases=_OWN) is None
-    thinned = {0: rows[0], 1: PhaseRows(rows[1].numbers[::2], rows[1].phase_ms[::2])}
+    half = replace(rows[1], numbers=rows[1].numbers[::2], phase_ms=rows[1].phase_ms[::2])
+    thinned = {0: rows[0], 1: half}
     assert _of(thinned).n_steps == 19  # 2, 4 … 38
 
 
@@ -101,10 +114,10 @@ def test_where_ranks_meet_is_not_their_own_time() -> None:
 def test_with_sharded_parameters_the_wait_in_the_forward_pass_is_no_lateness() -> None:
     """The others wait in their forward pass for rank 1, whose data is late."""
     rows = _ranks(2, {(1, _DATA): 8.0})
-    waits = rows[0].phase_ms.copy()
+    waits = np.array(rows[0].phase_ms)
     waits[:, _FORWARD] += waits[:, _BACKWARD] - 20.0
     waits[:, _BACKWARD] = 20.0
-    rows[0] = PhaseRows(rows[0].numbers, waits)
+    rows[0] = replace(rows[0], phase_ms=waits.tolist())
     own = own_phases([_FSDP], on_device=False)
     found = lateness(rows, own_phases=own)
     assert found is not None
@@ -132,6 +145,6 @@ def test_one_long_wait_beside_many_short_ones_is_chance_too() -> None:
 
 @pytest.mark.parametrize(("n_rows", "is_known"), [(5, False), (6, True)])
 def test_five_steps_in_common_beside_the_first_are_enough(n_rows: int, is_known: bool) -> None:
-    rows = {i: PhaseRows(r.numbers[:n_rows], r.phase_ms[:n_rows]) for i, r in _ranks(2, {}).items()}
+    rows = {i: _first(r, n_rows) for i, r in _ranks(2, {}).items()}
     found = lateness(rows, own_phases=_OWN)
     assert (found is not None) is is_known

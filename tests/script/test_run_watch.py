@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -23,7 +24,7 @@ from perfkit.script import _torch_watch, run_watch
 from perfkit.script.options import Options
 from perfkit.script.ranks.heartbeat import Status
 from perfkit.script.ranks.joint import joint
-from perfkit.script.ranks.record import keep, read_rows
+from perfkit.script.ranks.record import keep, read_record
 from perfkit.script.run_watch import RunWatch
 from perfkit.script.whole_run import WholeRun
 from tests.left_running import n_optimizer_step_hooks
@@ -381,9 +382,9 @@ def test_a_rank_that_hangs_as_it_is_recorded_leaves_its_steps_and_phases(
         json.dumps(asdict(Status(1, os.getpid(), time.time(), n_steps=3, ended=ended)))
     )
     (rank,) = joint(tmp_path, [1], 2).ranks
-    rows = read_rows(tmp_path, 1)
-    assert rows is not None
+    left = read_record(tmp_path, 1)
+    assert left is not None
     # a mean step, without the hang
-    assert list(rank.phase_ms.values()) == pytest.approx(rows.phase_ms.mean(axis=0), rel=1e-3)
+    assert list(rank.phase_ms.values()) == pytest.approx(np.mean(left.phase_ms, axis=0), rel=1e-3)
     assert rank.n_steps == 3
     assert rank.memory_bytes

@@ -28,7 +28,6 @@ def namespace(device: str = "cpu") -> dict[str, Any]:
             "labels": torch.tensor([[1, 2], [3, 1]]),
             "lengths": repeats[:2] * 3,
             "loss": x.square().mean(),
-            "many": torch.arange(90) + target[0] * 0,
             "mask": x > 0,
             "n": target[1].clone(),
             "paths": paths,

@@ -36,9 +36,11 @@ def test_a_step_that_waits_fails_with_line_and_what_helps() -> None:
     assert isinstance(error, PerfkitError)
     (sync,) = error.syncs
     assert str(error).startswith("1 line would make the host wait")
-    assert f"test_guard.py:{sync.line}: losses.append(loss.item())" in str(error)
-    assert "    instead: keep it on the device" in str(error)
-    assert "        losses.append(loss.detach())" in str(error)
+    lines = [line.strip() for line in str(error).splitlines()]
+    at = lines.index(f"1. test_guard.py:{sync.line}: Tensor.item")
+    assert lines[at + 1] == "losses.append(loss.item())"
+    assert "- instead: keep it on the device" in str(error)
+    assert "losses.append(loss.detach())" in lines
 
 
 def test_an_error_in_the_block_comes_first() -> None:
@@ -83,7 +85,8 @@ def test_in_a_real_pytest_run(tmp_path: Path) -> None:
     root = Path(perfkit.__file__).parents[1]
     done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
     assert done.returncode == 1
-    assert "test_step.py:5: if net(torch.ones(1, 2)).sum() > 0:" in done.stdout
+    assert "test_step.py:5: if tensor" in done.stdout
+    assert "if net(torch.ones(1, 2)).sum() > 0:" in done.stdout
     assert "guard.py" not in done.stdout
 
 

@@ -46,12 +46,14 @@ class Training:
     [
         "_before_module",
         "_made_on",
+        "_moved",
         "_spot",
         "_relate",
+        "begin_call",
         "hit",
         "line_of",
+        "note_call",
         "note_operator",
-        "plain_call",
         "remember_line",
     ],
 )

@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -141,14 +141,15 @@ class Heartbeat:
         part.replace(self._path)
 
 
-def read_statuses(folder: Path, ranks: Iterable[int]) -> dict[int, Status]:
-    """What the ranks last said; those that never said anything are missing."""
+def read_statuses(folder: Path, ranks: Container[int] | None = None) -> dict[int, Status]:
+    """What these ranks, or all, last said; those that never said anything are missing."""
     found = {}
-    for rank in ranks:
+    for path in folder.glob("status*.json"):
         with contextlib.suppress(OSError, ValueError, TypeError):
-            said = json.loads((folder / f"status{rank}.json").read_text(encoding="utf-8"))
-            found[rank] = Status(**said)
-    return found
+            one = Status(**json.loads(path.read_text(encoding="utf-8")))
+            if ranks is None or one.rank in ranks:
+                found[one.rank] = one
+    return dict(sorted(found.items()))
 
 
 def quiet_s(statuses: Iterable[Status], now_s: float) -> float:

@@ -61,7 +61,7 @@ def _packed(job: Job) -> bytes:
     data = io.BytesIO()
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as parcel:
         for rank in job.here:
-            for name in (f"status{rank}.json", f"rank{rank}.json", f"rank{rank}.npz"):
+            for name in (f"status{rank}.json", f"rank{rank}.json"):
                 if (job.folder / name).exists():
                     parcel.write(job.folder / name, name)
     return data.getvalue()

@@ -6,8 +6,8 @@ names the folder. Nothing but the standard library is imported: the program has 
 
 from __future__ import annotations
 
+import errno
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,12 +43,14 @@ class Job:
 def job_of(environment: Mapping[str, str], keep: Path | None = None) -> Job | None:
     """The job that a launcher says this process belongs to; None for a single process.
 
+    Also None where no folder can be made to meet in.
+
     Args:
         environment: of this process.
         keep: the folder, where somebody wants what it holds; it is made.
 
     Raises:
-        UsageError: ``keep`` is a file, or no folder can be made.
+        UsageError: ``keep`` cannot be the folder.
     """
     rank, size = (_number(environment, name) for name in ("RANK", "WORLD_SIZE"))
     if rank is None or size is None or size < 2 or rank >= size:
@@ -59,22 +61,24 @@ def job_of(environment: Mapping[str, str], keep: Path | None = None) -> Job | No
         local, n_here = rank, size
     here = tuple(range(rank - local, min(rank - local + n_here, size)))
     given = environment.get(FOLDER_VARIABLE)
-    folder = keep or Path(given or _meeting_place(environment))
     try:
+        folder = keep or (Path(given) if given else _meeting_place(environment))
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder.stat().st_uid != os.getuid() if hasattr(os, "getuid") else False:
-            raise UsageError(f"{folder} belongs to somebody else; name another folder")
+        if hasattr(os, "getuid") and folder.stat().st_uid != os.getuid():
+            raise PermissionError(errno.EPERM, "it belongs to somebody else")
+        attempt = folder / f"attempt{_number(environment, 'TORCHELASTIC_RESTART_COUNT') or 0}"
+        attempt.mkdir(exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder}: {error.strerror or error}; name another folder") from None
-    attempt = folder / f"attempt{_number(environment, 'TORCHELASTIC_RESTART_COUNT') or 0}"
-    attempt.mkdir(exist_ok=True)
+        if keep is None:
+            return None  # each rank for itself
+        raise UsageError(f"{keep}: {error.strerror or error}; name another folder") from None
     return Job(rank, size, here, attempt.absolute(), keep is not None, given is not None)
 
 
 def _meeting_place(environment: Mapping[str, str]) -> Path:
     sweep()
     port = _number(environment, "MASTER_PORT") or 0
-    return folder_of(os.getppid(), f"job{port}", tempfile.gettempdir())
+    return folder_of(os.getppid(), f"job{port}")
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:

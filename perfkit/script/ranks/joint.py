@@ -21,7 +21,7 @@ from perfkit.script.ranks.heartbeat import (
     words_of_hung,
 )
 from perfkit.script.ranks.lateness import Lateness, LateRank, lateness, own_phases
-from perfkit.script.ranks.record import RankRecord, read_record, read_rows
+from perfkit.script.ranks.record import RankRecord, read_record
 from perfkit.trace.ask.ranks import Ranks, ranks_of
 
 #: How launchers end the other ranks when one has failed.
@@ -154,9 +154,8 @@ def joint(
     alive = {rank for rank in local if (s := statuses.get(rank)) and not s.ended and lives(s)}
     records = {rank: record for rank in here if (record := read_record(folder, rank)) is not None}
     program = next((r.program for r in records.values()), "the run")
-    rows = {rank: one for rank in records if (one := read_rows(folder, rank)) is not None}
     late = lateness(
-        rows,
+        {rank: record for rank, record in records.items() if len(record.numbers)},
         own_phases=own_phases(
             [r.collectives["collectives"]["asked"] for r in records.values() if r.collectives],
             on_device=any(r.memory_kind == "allocated" for r in records.values()),

@@ -19,7 +19,7 @@ from functools import reduce
 import numpy as np
 
 from perfkit.measure.phases import PHASES
-from perfkit.script.ranks.record import PhaseRows
+from perfkit.script.ranks.record import RankRecord
 from perfkit.trace.ask.late_rank import HARDLY, LEAST_SHARE, more_than_fair
 
 #: No rank waits for another one in these.
@@ -98,27 +98,30 @@ def own_phases(asked: Sequence[Mapping[str, int]], *, on_device: bool) -> tuple[
 
 
 def lateness(
-    rows: Mapping[int, PhaseRows], *, own_phases: Sequence[str], n_left_out: int = 1
+    records: Mapping[int, RankRecord], *, own_phases: Sequence[str], n_left_out: int = 1
 ) -> Lateness | None:
     """Compare the steps of the ranks; None where they have too few in common.
 
     Args:
-        rows: rank → the phases of its steps.
+        records: rank → what it left, with the phases of its steps.
         own_phases: in which no rank waits for another one; see :func:`own_phases`.
         n_left_out: so many first steps are set-up.
     """
-    ranks, n = sorted(rows), len(rows)
+    ranks, n = sorted(records), len(records)
     if n < 2:
         return None
-    numbers = reduce(np.intersect1d, (one.numbers for one in rows.values()))
+    numbers = reduce(np.intersect1d, [np.array(one.numbers) for one in records.values()])
     numbers = numbers[numbers >= max(n_left_out, 1)]
     if len(numbers) < _FEWEST_STEPS:
         return None
     own = np.isin(PHASES, own_phases)
     # rank × step × phase
     spent_ms = np.stack(
-        [rows[r].phase_ms[np.searchsorted(rows[r].numbers, numbers)] for r in ranks]
-    ).astype(np.float64)
+        [
+            np.asarray(records[r].phase_ms)[np.searchsorted(records[r].numbers, numbers)]
+            for r in ranks
+        ]
+    )
     own_ms = spent_ms[:, :, own].sum(axis=2)
     second, first = np.sort(own_ms, axis=0)[-2:]
     last = own_ms.argmax(axis=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 import pickle
-import signal
 import socket
 import sys
 import time
@@ -124,7 +123,7 @@ def run_workload(
                 hung = _attend(jobs, how, output.pass_on, on_live, n_steps if closes else None)
             finally:
                 for job in jobs:  # all get the signal, then each the time to end
-                    job.signal(signal.SIGTERM)
+                    job.process.terminate()
                 for job in jobs:
                     job.end()
             output.pass_on()
@@ -134,7 +133,7 @@ def run_workload(
             joint(attempt, range(how.ranks), how.ranks).sentence for attempt in job.attempts[:-1]
         )
         report = replace(
-            job.report(how.ranks, hung=hung),
+            joint(job.attempt, range(how.ranks), how.ranks, hung=hung),
             program=getattr(workload, "__name__", type(workload).__name__),
         )
         failure = _failure(report, job, folder, said, hung=hung)

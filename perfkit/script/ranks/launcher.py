@@ -10,21 +10,16 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 from perfkit.script.ranks.heartbeat import Status, lives, read_statuses
 from perfkit.script.ranks.job import FOLDER_VARIABLE
-
-if TYPE_CHECKING:
-    from perfkit.script.ranks.joint import RankedRun
 
 # torchrun gives its ranks 30 s to end before it kills them.
 _ENDS_WITHIN_S = 40.0
 _KILLED_WITHIN_S = 10.0
 # A rank that hangs in C takes 5 s to notice, and some to explain what it saw.
 _TOLD_WITHIN_S = 15.0
-# More ranks than this are not one machine's.
-_MOST_HERE = 1_024
 
 
 class TorchRun:
@@ -75,22 +70,12 @@ class TorchRun:
 
     def statuses(self) -> dict[int, Status]:
         """What the ranks last said of themselves."""
-        here = [
-            int(rank)
-            for path in self.attempt.glob("status*.json")
-            if (rank := path.stem.removeprefix("status")).isdecimal()
-        ]
-        return read_statuses(self.attempt, sorted(here)[:_MOST_HERE])
-
-    def signal(self, number: int) -> None:
-        """Pass a signal on; torchrun passes it to the ranks."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
+        return read_statuses(self.attempt)
 
     def end(self) -> None:
         """End it and all of its ranks; returns when none is left. A second call does nothing."""
         if self.process.poll() is None:
-            self.signal(signal.SIGTERM)
+            self.process.terminate()
             try:
                 self.process.wait(_ENDS_WITHIN_S)
             except subprocess.TimeoutExpired:
@@ -106,15 +91,6 @@ class TorchRun:
             with contextlib.suppress(OSError):
                 os.kill(status.pid, signal.SIGKILL)
         _wait_while(lambda: any(map(lives, left)), _KILLED_WITHIN_S)
-
-    def report(self, n_here: int, *, hung: bool = False) -> RankedRun:
-        """The report on all ranks, of which there were to be so many, after the end.
-
-        ``hung`` where the job was ended because no rank made a step.
-        """
-        from perfkit.script.ranks.joint import joint
-
-        return joint(self.attempt, range(n_here), n_here, hung=hung)
 
 
 def _wait_while(goes_on: Callable[[], bool], at_most_s: float) -> None:

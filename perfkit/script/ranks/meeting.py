@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.scratch import hold
 from perfkit.script.ranks.heartbeat import Heartbeat, Snapshot, lives, read_statuses
-from perfkit.script.ranks.job import Job, job_of
+from perfkit.script.ranks.job import Job
 from perfkit.script.ranks.torchrun import ends_with
 
 if TYPE_CHECKING:
@@ -42,26 +40,6 @@ class Meeting:
         self._instrument = Instrument("the report on all ranks")
         self._heartbeat = Heartbeat(job.folder, job.rank, look)
         self._ended = ""
-
-    @classmethod
-    def of(
-        cls,
-        environment: Mapping[str, str],
-        look: Callable[[], Snapshot],
-        keep: Path | None = None,
-    ) -> Meeting | None:
-        """The meeting that a launcher has set up; None for a single process.
-
-        Raises:
-            UsageError: ``keep`` cannot be the folder.
-        """
-        try:
-            job = job_of(environment, keep)
-        except UsageError:
-            if keep is not None:
-                raise
-            return None  # no temporary folder: each rank for itself
-        return None if job is None else cls(job, look)
 
     def begins(self) -> None:
         """The program is about to run, in this thread."""

@@ -1,13 +1,14 @@
 """What a rank leaves in the folder of the run when it ends, for the report on all ranks.
 
-``rank3.json`` has its figures and what its recorded steps say about collectives, ``rank3.npz`` the
-phases of each step, ``rank3.trace.json.gz`` the recorded steps themselves.
+``rank3.json`` has its figures, the phases of each step and what its recorded steps say about
+collectives, ``rank3.trace.json.gz`` the recorded steps themselves.
 """
 
 from __future__ import annotations
 
 import json
 import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ class RankRecord:
         n_left_out: first steps that no figure is of.
         busy: what else its machine did during the run, in words; empty where nothing slowed it.
         lost: upper bound of the share of time that it lost to that.
+        numbers: of the steps, from 0; of a long run every second, fourth … one.
+        phase_ms: milliseconds, a row per step, a column per phase of
+            :data:`~perfkit.measure.phases.PHASES`.
     """
 
     rank: int
@@ -56,20 +60,8 @@ class RankRecord:
     n_left_out: int
     busy: str = ""
     lost: float = 0.0
-
-
-@dataclass(frozen=True, eq=False)
-class PhaseRows:
-    """The phases of a rank's steps.
-
-    Attributes:
-        numbers: of the steps, from 0; of a long run every second, fourth … one.
-        phase_ms: milliseconds, a row per step, a column per phase of
-            :data:`~perfkit.measure.phases.PHASES`.
-    """
-
-    numbers: npt.NDArray[np.int64]
-    phase_ms: npt.NDArray[np.float32]
+    numbers: Sequence[int] = ()
+    phase_ms: Sequence[Sequence[float]] = ()
 
 
 def keep(
@@ -108,15 +100,9 @@ def keep(
         n_left_out=0 if seen is None else seen.run.n_left_out,
         busy="" if busy is None else busy.sentence(),
         lost=0.0 if busy is None else busy.lost,
+        numbers=[] if seen is None else seen.meter.numbers.tolist(),
+        phase_ms=[] if seen is None else _rows(seen.meter.columns.phase_ms),
     )
-    if seen is not None and seen.meter.n:
-        columns = seen.meter.columns
-        numbers = seen.meter.numbers
-        phase_ms = np.stack([columns.phase_ms[name] for name in PHASES], axis=1)
-        write_atomically(
-            folder / f"rank{rank}.npz",
-            lambda part: np.savez(part, numbers=numbers, phase_ms=phase_ms.astype(np.float32)),
-        )
     if trace and result.profile is not None:
         profile = result.profile
         path = folder / f"rank{rank}.trace.json.gz"
@@ -125,6 +111,13 @@ def keep(
     write_atomically(
         folder / f"rank{rank}.json", lambda part: part.write_text(text, encoding="utf-8")
     )
+
+
+def _rows(phase_ms: Mapping[str, npt.NDArray[np.float64]]) -> list[list[float]]:
+    rows: list[list[float]] = (
+        np.stack([phase_ms[name] for name in PHASES], axis=1).round(4).tolist()
+    )
+    return rows
 
 
 def _phase_s(result: WholeRun, seen: TorchWatch | None) -> dict[str, float]:
@@ -143,15 +136,6 @@ def read_record(folder: Path, rank: int) -> RankRecord | None:
     try:
         return RankRecord(**json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        return None
-
-
-def read_rows(folder: Path, rank: int) -> PhaseRows | None:
-    """The phases of its steps; None where it left none that can be read."""
-    try:
-        with np.load(folder / f"rank{rank}.npz", allow_pickle=False) as file:
-            return PhaseRows(file["numbers"], file["phase_ms"])
-    except (OSError, ValueError, KeyError, EOFError):
         return None
 
 
