@@ -6,10 +6,10 @@ import re
 
 # in this order: the longer ones first
 _INSTEAD = (
-    (re.compile(r"\b(of|for|in) each step\b"), r"\1 that time"),
-    (re.compile(r"\b(gaps|times) a step\b"), r"\1"),
+    (re.compile(r"\b(of|for|in|inside) (?:each|every|the|a|1) step\b"), r"\1 that time"),
     (re.compile(r" per step\b"), " in all"),
-    (re.compile(r"\bof (?:the|a) step\b"), "of that time"),
+    (re.compile(r"(?<=\w) a step\b"), ""),
+    (re.compile(r"\b(?:each|every|the) step\b"), "the code"),
 )
 
 

@@ -117,7 +117,7 @@ class FactsWatch:
 
     def recording_begins(self, *, late: bool) -> None:
         """The steps that follow are recorded."""
-        self._gc.pauses_ms.clear()
+        self._gc.pauses.clear()
         if late:
             self._mark = ContentionMark()
 
@@ -136,8 +136,8 @@ class FactsWatch:
         if self.contention is None or self.contention.wall_s < _LEAST_BUSY_S:
             self.contention = self._mark.until_now()
 
-    def result(self, optimizers: tuple[OptimizerFacts, ...]) -> Facts:
-        """All that is known now."""
+    def result(self, optimizers: tuple[OptimizerFacts, ...], ended_s: float) -> Facts:
+        """All that is known now, of what was recorded until ``ended_s``."""
         import torch
 
         expandable = None if in_use().is_cpu else torch_compat.has_expandable_segments()
@@ -145,7 +145,7 @@ class FactsWatch:
             optimizers=optimizers,
             n_threads=torch.get_num_threads(),
             n_cores=usable_cpus(),
-            gc_pauses_ms=tuple(self._gc.pauses_ms),
+            gc_pauses_ms=tuple(ms for at_s, ms in self._gc.pauses if at_s <= ended_s),
             loading=None if self._loaders is None else self._loaders.result(),
             compiled=self._compiled,
             expandable_segments=expandable,
@@ -160,11 +160,11 @@ class GcPauses:
     """Notes how long each of Python's garbage collections in one thread takes.
 
     Attributes:
-        pauses_ms: of at least 0.1 ms, in order.
+        pauses: when each of at least 0.1 ms ended (perf_counter, s), and its ms, in order.
     """
 
     def __init__(self) -> None:
-        self.pauses_ms: list[float] = []
+        self.pauses: list[tuple[float, float]] = []
         self.instrument = Instrument("the listener to garbage collections", switch_off=self.stop)
         self._callback = self.instrument.hook(self._collected)
         self._began_s: float | None = None
@@ -185,10 +185,11 @@ class GcPauses:
         if phase == "start":
             self._began_s = time.perf_counter()
         elif self._began_s is not None:
-            took_ms = (time.perf_counter() - self._began_s) * 1e3
+            now_s = time.perf_counter()
+            took_ms = (now_s - self._began_s) * 1e3
             self._began_s = None
             if took_ms >= _SHORTEST_MS:
-                self.pauses_ms.append(took_ms)
+                self.pauses.append((now_s, took_ms))
 
 
 def optimizer_facts(optimizer: Any) -> OptimizerFacts:

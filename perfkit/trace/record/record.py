@@ -531,7 +531,7 @@ class Recorder:
             lines=in_trace_time(lines.of_steps, trace, profiler.marks),
             worker_lines=lines.of_workers,
             process_lines=lines.of_processes,
-            facts=self._facts.result(self._ends.facts),
+            facts=self._facts.result(self._ends.facts, profiler.ended_s),
             raw=raw,
             coverage=log.coverage(profiler.began_s, profiler.ended_s),
             warnings=(*trace.warnings, *filter(None, self._doubts(trace, ran_ahead))),
