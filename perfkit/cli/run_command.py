@@ -380,17 +380,15 @@ class _Report:
         with self._meeting.report() as found:
             if found is None:
                 return
-            result, texts = found
+            result, text = found
             if not self._quiet:
                 from perfkit.show.ranked_run import by_itself
 
                 # the verdict on the job comes first: one rank takes its wait for another one for
                 # an exchange of data, and then what it says by itself is left out
-                own = (
-                    f"\n{by_itself(result, rank)}\n" + text * (not result.mostly_waits(rank))
-                    for rank, text in texts.items()
-                )
-                write("".join((text_of(result, verbose=self._verbose), *own)))
+                own = f"\n{by_itself(result, 0)}\n" * bool(text)
+                own += text * (not result.mostly_waits(0))
+                write(text_of(result, verbose=self._verbose) + own)
             self._misses_a_file |= not self._all_saved(self._joint_files, result)
 
     def _all_saved(self, files: dict[str, Path], result: WholeRun | RankedRun) -> bool:

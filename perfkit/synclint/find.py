@@ -142,8 +142,8 @@ def find_syncs(step: Callable[[], object], model: torch.nn.Module | None = None)
     and everything before ``.to(device)``, does not, but for what a data set puts on the device
     (without workers, which are processes of their own).
 
-    With a step that uses a GPU, this is still a prediction;
-    :func:`perfkit.synclint.reality.check_syncs` compares it with what really happened.
+    With a step that uses a GPU, this is still a prediction; ``%synclint`` compares it with what
+    really happened.
 
     Args:
         step: one training step, without arguments: forward, backward, optimizer.

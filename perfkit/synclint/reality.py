@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from perfkit.base import torch_compat
 from perfkit.base.device import accelerators, here
-from perfkit.base.errors import MeasurementError, MissingError, ProfilerBusyError, TraceError
+from perfkit.base.errors import MeasurementError, ProfilerBusyError, TraceError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine import stamp
 from perfkit.base.statement import statement
@@ -146,28 +146,6 @@ class Tracer:
             for wait in waits_under(trace, lambda name: name.startswith(_LABEL))
             if wait.start_ns < end
         ]
-
-
-def check_syncs(step: Callable[[], object], model: torch.nn.Module | None = None) -> SyncLines:
-    """Run ``step()`` twice on a GPU: to warm up, then to compare prediction with reality.
-
-    Returns:
-        Predicted lines and others that waited, each with its ``outcome``.
-
-    Raises:
-        MissingError: there is no GPU, the step does not use it, or there is no trace of it.
-        UsageError: within another ``find_syncs`` or ``no_syncs``.
-        Exception: whatever ``step`` raises, unchanged.
-    """
-    if here().is_cpu:
-        raise MissingError(
-            "check_syncs: there is no GPU here; perfkit.find_syncs predicts without one"
-        )
-    step()  # the first run loads kernels and makes states, once
-    result = lint(step, model)
-    if not result.is_measured:
-        raise MissingError(f"check_syncs: {result.warnings[-1]}")
-    return result
 
 
 def lint(

@@ -24,9 +24,9 @@ import torch
 
 from perfkit.base.errors import MissingError
 from perfkit.base.machine import stamp
+from perfkit.course.kit.real_waits import check_syncs
 from perfkit.synclint.catalogue import CATALOGUE
 from perfkit.synclint.find import AS_PREDICTED, NOT_PREDICTED, NOT_SEEN
-from perfkit.synclint.reality import check_syncs
 
 _HERE = Path(__file__).resolve().parent.parent / "synclint"
 sys.path.insert(0, str(_HERE))

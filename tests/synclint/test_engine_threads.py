@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
+from perfkit.course.kit.real_waits import check_syncs
 from perfkit.synclint.find import AS_PREDICTED, find_syncs
-from perfkit.synclint.reality import check_syncs
 
 # the engine's limit is 60: the innermost pass is the first of the other thread
 _DEEP = 60

@@ -12,8 +12,9 @@ from torch import nn
 
 from perfkit.base.errors import MissingError
 from perfkit.base.words import fmt_ms
+from perfkit.course.kit.real_waits import check_syncs
 from perfkit.synclint.find import AS_PREDICTED, NOT_PREDICTED, NOT_SEEN
-from perfkit.synclint.reality import check_syncs, lint
+from perfkit.synclint.reality import lint
 
 
 def test_agreement_and_both_kinds_of_difference(gpu: Any) -> None:

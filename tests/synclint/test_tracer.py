@@ -15,8 +15,9 @@ from perfkit.base import torch_compat
 from perfkit.base.device import of
 from perfkit.base.errors import ProfilerBusyError
 from perfkit.base.words import fmt_ms
+from perfkit.course.kit.real_waits import check_syncs
 from perfkit.synclint.find import AS_PREDICTED, NOT_PREDICTED, NOT_SEEN, SyncLines
-from perfkit.synclint.reality import check_syncs, lint
+from perfkit.synclint.reality import lint
 from perfkit.synclint.script import run_script
 from perfkit.synclint.watch import SyncWatch
 

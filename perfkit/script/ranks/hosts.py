@@ -25,17 +25,16 @@ def gather(job: Job, environment: Mapping[str, str]) -> bool:
     Returns:
         Whether what all machines gave is in the folder now: this one was the last.
     """
-    n_hosts = environment.get("GROUP_WORLD_SIZE", "")
-    host = environment.get("GROUP_RANK", "")
-    port = environment.get("MASTER_PORT", "")
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return False  # the store is a rank's, and ends with it
-    if not (n_hosts.isdecimal() and host.isdecimal() and port.isdecimal()):
+    names = ("MASTER_PORT", "GROUP_RANK", "GROUP_WORLD_SIZE")
+    numbers = [environment.get(name, "") for name in names]
+    if not all(map(str.isdecimal, numbers)):
         return False
     instrument = Instrument("the gathering of what the ranks of other machines saw")
     address = environment.get("MASTER_ADDR", "localhost")
     exchange = instrument.hook(_exchange, instead=False)
-    return bool(exchange(job, address, int(port), int(host), int(n_hosts)))
+    return bool(exchange(job, address, *map(int, numbers)))
 
 
 def _exchange(job: Job, address: str, port: int, host: int, n_hosts: int) -> bool:

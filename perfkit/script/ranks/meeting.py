@@ -60,18 +60,16 @@ class Meeting:
             (self.job.folder / MISSES_A_FILE).touch()
 
     def leaves(self, result: WholeRun, seen: TorchWatch | None, text: str) -> None:
-        """Leave what this rank saw; ``text`` is printed with the report on all."""
+        """Leave what this rank saw; rank 0's ``text`` is printed with the report on all."""
         from perfkit.script.ranks.record import keep
 
-        folder, rank = self.job.folder, self.job.rank
+        job = self.job
         with self._instrument.guard("leaving what this rank saw"):
-            keep(folder, rank, result, seen, trace=self.job.is_kept)
-            if text:
-                (folder / f"text{rank}").write_text(text, encoding="utf-8")
+            keep(job.folder, job.rank, result, seen, text=text, trace=job.is_kept)
 
     @contextlib.contextmanager
-    def report(self) -> Iterator[tuple[RankedRun, dict[int, str]] | None]:
-        """The report, and what each rank has to say, where all others have ended; else None.
+    def report(self) -> Iterator[tuple[RankedRun, str] | None]:
+        """The report, and rank 0's own if it is here, where all others have ended; else None.
 
         On each of several machines it is of the ranks there; on the one that ends last, of all.
         """
@@ -79,13 +77,11 @@ class Meeting:
             yield None
             return
         from perfkit.script.ranks.joint import joint
+        from perfkit.script.ranks.record import read_record
 
         job = self.job
         try:
-            paths = {rank: job.folder / f"text{rank}" for rank in job.here}
-            texts = {
-                r: path.read_text(encoding="utf-8") for r, path in paths.items() if path.exists()
-            }
+            own = read_record(job.folder, 0) if 0 in job.here else None
             ranks = job.here
             if job.world_size > len(ranks):
                 from perfkit.script.ranks.hosts import gather
@@ -93,7 +89,7 @@ class Meeting:
                 if gather(job, os.environ):
                     ranks = tuple(range(job.world_size))
             run = joint(job.folder, ranks, job.world_size, here=job.here)
-            yield run, texts
+            yield run, "" if own is None else own.text
         finally:
             if not (self.job.is_kept or self.job.is_lent):
                 shutil.rmtree(self.job.folder.parent, ignore_errors=True)

@@ -43,6 +43,7 @@ class RankRecord:
         n_left_out: first steps that no figure is of.
         busy: what else its machine did during the run, in words; empty where nothing slowed it.
         lost: upper bound of the share of time that it lost to that.
+        text: its report, for a terminal; empty where it shows none.
         numbers: of the steps, from 0; of a long run every second, fourth … one.
         phase_ms: milliseconds, a row per step, a column per phase of
             :data:`~perfkit.measure.phases.PHASES`.
@@ -60,6 +61,7 @@ class RankRecord:
     n_left_out: int
     busy: str = ""
     lost: float = 0.0
+    text: str = ""
     numbers: Sequence[int] = ()
     phase_ms: Sequence[Sequence[float]] = ()
 
@@ -70,7 +72,8 @@ def keep(
     result: WholeRun,
     seen: TorchWatch | None,
     *,
-    trace: bool,
+    text: str = "",
+    trace: bool = False,
 ) -> None:
     """Leave this rank's record in the folder.
 
@@ -79,6 +82,7 @@ def keep(
         rank: of this process.
         result: its run, explained.
         seen: what was seen of it.
+        text: its report, for a terminal.
         trace: whether the recorded steps themselves are wanted, too.
 
     Raises:
@@ -100,6 +104,7 @@ def keep(
         n_left_out=0 if seen is None else seen.run.n_left_out,
         busy="" if busy is None else busy.sentence(),
         lost=0.0 if busy is None else busy.lost,
+        text=text,
         numbers=[] if seen is None else seen.meter.numbers.tolist(),
         phase_ms=[] if seen is None else _rows(seen.meter.columns.phase_ms),
     )
@@ -107,9 +112,9 @@ def keep(
         profile = result.profile
         path = folder / f"rank{rank}.trace.json.gz"
         write_atomically(path, lambda part: profile.save(part))
-    text = json.dumps(record.__dict__)
+    told = json.dumps(record.__dict__)
     write_atomically(
-        folder / f"rank{rank}.json", lambda part: part.write_text(text, encoding="utf-8")
+        folder / f"rank{rank}.json", lambda part: part.write_text(told, encoding="utf-8")
     )
 
 

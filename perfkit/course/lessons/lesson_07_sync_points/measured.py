@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from perfkit.course.kit.far_device import far_device
 from perfkit.course.kit.fresh_process import in_fresh_process
+from perfkit.course.kit.real_waits import check_syncs
 from perfkit.course.ledger.recording import Figure
 from perfkit.course.lessons.lesson_07_sync_points.lesson import CLASSES, IGNORE, masks
 from perfkit.measure.compare import Comparison, compare
@@ -22,7 +23,6 @@ from perfkit.memory.crossings import crossings
 from perfkit.memory.graphs import nodes_of
 from perfkit.memory.tracker import Tracker
 from perfkit.synclint.find import AS_PREDICTED, NOT_PREDICTED, NOT_SEEN, find_syncs
-from perfkit.synclint.reality import check_syncs
 
 _N, _SIDE = 8, 128
 _RESIDENT_BLOCKS = 4

@@ -9,8 +9,8 @@ import torch
 
 from perfkit.advice.profiling import profile
 from perfkit.base.errors import MissingError
+from perfkit.course.kit.real_waits import check_syncs
 from perfkit.synclint.find import NOT_SEEN, find_syncs
-from perfkit.synclint.reality import check_syncs
 
 
 @dataclass(frozen=True)
