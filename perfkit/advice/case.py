@@ -315,27 +315,19 @@ class Case:
         return sitting(self.trace, self.steps, cause, self.typical.indices)
 
     @cached_property
-    def _driver_calls(self) -> Int64:
-        """Rows of long calls of the driver, other than launches, copies and waits, in the steps."""
+    def driver(self) -> tuple[str, float]:
+        """Of the driver's long calls other than launches, copies and waits: which of them take
+        longest, and the share of a typical step that they take outside of operators.
+        """
         rows = driver_calls(self.trace, self.steps)
-        return rows[self._inside[rows]]
-
-    @property
-    def longest_driver_call(self) -> str:
-        """The name of those with the longest total time; empty if there is none."""
-        rows = self._driver_calls
+        rows = rows[self._inside[rows]]
         if not len(rows):
-            return ""
+            return "", 0.0
         spent = np.bincount(self.trace.name_id[rows], weights=self.trace.dur_us[rows])
-        return self.trace.names[int(spent.argmax())]
-
-    @property
-    def in_the_driver(self) -> float:
-        """The share of a typical step that is outside of operators, in such calls."""
-        rows = self._driver_calls
         calls = union(self.trace.start_ns[rows], self.trace.end_ns[rows])
         parts = overlap(calls, self.outside_of_torch)
-        return self._covered_us(parts, self.typical.indices) / self._typical_us
+        share = self._covered_us(parts, self.typical.indices) / self._typical_us
+        return self.trace.names[int(spent.argmax())], share
 
     @cached_property
     def _typical_us(self) -> float:
@@ -470,14 +462,18 @@ class Case:
             found.append(self.launched[launched])
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
-    def dims(self, position: int) -> list[Any]:
+    def dims(self, position: int) -> list[list[int]]:
         """The sizes of what an op was given, a list an argument; empty where none were recorded.
 
         An argument that is no tensor, and a tensor without dimensions, have an empty list.
         """
         index = int(self.trace.dims_id[self.nesting.rows[position]])
         dims = msgspec.json.decode(self.trace.input_dims[index]) if index >= 0 else []
-        return dims if isinstance(dims, list) else []
+        shapes = dims if isinstance(dims, list) else []
+        return [
+            one if isinstance(one, list) and all(isinstance(n, int) for n in one) else []
+            for one in shapes
+        ]
 
     def concrete(self, position: int) -> list[Any]:
         """What an op was given for its arguments that are no tensors; empty where not recorded."""

@@ -27,9 +27,6 @@ _MOSTLY = 0.5
 
 BOUNDS = ("data", "host", "launch", "sync", "copy", "gaps", "driver", "compute", "communication")
 
-# Losses that are only the host's if nothing was queued, which the launches tell.
-_THE_HOSTS = ("host", "launch", "driver")
-
 
 @dataclass(frozen=True)
 class Diagnosis:
@@ -297,8 +294,6 @@ def _with_doubt(finding: Finding, case: Case, busy: CpuContention | None) -> Fin
         why = f"other programs may have taken {fmt_share(busy.lost)} of the time"
     elif case.is_file and not case.on_device:
         why = "a trace without a device does not carry one"
-    elif case.on_device and not case.joins_launches and {*finding.cures} & {*_THE_HOSTS}:
-        why = "whether the device waited for the host is not known"
     return replace(finding, has_bound=False, formula=f"no bound: {why}") if why else finding
 
 
@@ -308,6 +303,8 @@ def _is_one_sided(bound: _Bound, case: Case) -> bool:
         others = case.idle["host"] if case.on_device else case.shares["other"]
         is_unknown = bound.part == "host" and bound.share <= others
         return case.is_file and (is_unknown or not case.on_device)
+    if case.on_device:  # these are the host's only if nothing was queued, which launches tell
+        return bound.part in ("host", "launch", "driver") and not case.joins_launches
     return bound.part in ("compute", "host", "driver") and bool(case.unseen_device)
 
 
@@ -323,7 +320,8 @@ def _no_cure(bound: _Bound, found: list[Finding], case: Case) -> str:
     # the device's tracer alone records such events
     if not case.on_device and case.trace.is_a(Category.RUNTIME, Category.OVERHEAD).any():
         return _NOT_DELIVERED
-    whose = "the device's work" if case.has_operators else "the host's operators"
+    missing = "the launches" if case.on_device else "the device's work"
+    whose = missing if case.has_operators else "the host's operators"
     return _RECORD.format(f"{whose}, too,")
 
 
@@ -361,7 +359,7 @@ def _bound(case: Case) -> _Bound:
     if not case.on_device:
         shares = case.shares
         work = shares["forward"] + shares["backward"] + shares["optimizer"]
-        losses["driver"] = case.in_the_driver
+        losses["driver"] = case.driver[1]
         losses["host"] -= losses["driver"]
         worst = max(losses, key=lambda b: losses[b])
         work = min(work, 1.0 - losses[worst])
@@ -425,11 +423,13 @@ _WORDS = {
 def _sentence(bound: _Bound, case: Case) -> str:
     part, share = fmt_share(bound.share), bound.share
     is_unknown = _is_one_sided(bound, case)
+    if is_unknown and case.on_device:
+        has_host = case.trace.is_a(*HOST_CATEGORIES).any()
+        what = "no operator was recorded" if has_host else "nothing of the host was recorded"
+        if case.has_operators:
+            what = "the trace does not say which calls launched its work"
+        return f"In {part} of each step the device idles, and {what}"
     if is_unknown and not case.has_operators:
-        if case.on_device:
-            has_host = case.trace.is_a(*HOST_CATEGORIES).any()
-            what = "no operator" if has_host else "nothing of the host"
-            return f"In {part} of each step the device idles, and {what} was recorded"
         why = case.unseen_device or "nothing that torch's profiler records is in here"
         return f"What takes the time is not known: {why}"
     if bound.part == "host" and (known := _set_up(case, share)):
@@ -446,7 +446,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
             part,
             waits=waits,
             python="Python and other host " * case.knows_of_python,
-            driver=case.longest_driver_call,
+            driver=case.driver[0],
         )
     )
     if is_unknown:
@@ -456,16 +456,6 @@ def _sentence(bound: _Bound, case: Case) -> str:
         )
     if bound.part == "compute":
         return f"Compute-bound: {words}"
-    if case.on_device and not case.joins_launches and bound.part in _THE_HOSTS:
-        why = (
-            "for most of the device's work the trace does not say which call launched it"
-            if case.busy_share
-            else "none of its work is in these steps"
-        )
-        return (
-            f"{words[0].upper()}{words[1:]}; {why}, so whether the device waited for the host is "
-            "not known"
-        )
     if bound.part == "host" and case.waiting[0] >= _MOSTLY:
         return f"{'Waiting' if share >= DATA_BOUND_FROM else 'Partly waiting'}: {words}"
     # the same words as perfkit.watch for a whole run

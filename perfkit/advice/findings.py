@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.base.lessons import lesson_of
+from perfkit.base.plain import fields
 from perfkit.base.words import fmt_ms
 
 #: The largest gain that perfkit states: see ``Finding.gain_at_most``.
@@ -61,18 +62,14 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """This finding as plain JSON types."""
-        return {
-            "rule": self.rule,
-            "sentence": self.title,
-            "evidence": list(self.evidence),
-            "what_to_do": self.what_to_do,
-            "gain_at_most": self.gain_at_most if self.has_bound else None,
-            "formula": self.formula,
-            "lesson": lesson_of("rule", self.rule),
-            "line": self.line,
-            "is_state": self.is_state,
-            "changes": self.changes,
-        }
+        return fields(
+            self,
+            without=("title", "cures", "has_bound", "acts_on", "leaves"),
+            rule=self.rule,
+            sentence=self.title,
+            gain_at_most=self.gain_at_most if self.has_bound else None,
+            lesson=lesson_of("rule", self.rule),
+        )
 
 
 def found(

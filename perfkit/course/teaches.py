@@ -69,7 +69,6 @@ RULES: Mapping[str, tuple[str, ...]] = {
     ),
     "15-data-parallel": (
         "data-parallel",
-        "not-nccl",
         "host-collectives",
         "communication",
     ),

@@ -257,22 +257,6 @@ def test_data_parallel() -> None:
     assert "data-parallel" not in _rules(_two_devices("Pipeline.forward"))
 
 
-def test_gloo_between_gpus() -> None:
-    def trace(name: str) -> Simulated:
-        sim = gpu_training(4, n_kernels=5, python=500)
-        for event in [e for e in sim.events if e["name"].startswith("ProfilerStep")]:
-            sim.label(name, event["ts"] + 10, 400)
-        return sim
-
-    found = _finding(trace("gloo:all_reduce"), "not-nccl", distributedInfo={"backend": "gloo"})
-    assert "gloo's collectives take" in found.evidence[0]
-    assert "not-nccl" not in _rules(trace("nccl:all_reduce"))
-    beside = trace("gloo:barrier")  # of the host's alone: tensors go through NCCL
-    kernel = next(e for e in beside.events if e["cat"] == "kernel")
-    kernel["name"] = "ncclDevKernel_AllReduce_Sum_f32"
-    assert "not-nccl" not in _rules(beside)
-
-
 def test_exposed_communication() -> None:
     def trace(n_talks: int) -> Simulated:
         sim = gpu_training(4, n_kernels=30, every=96)

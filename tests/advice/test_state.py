@@ -333,8 +333,7 @@ def test_a_rule_that_raises_is_not_felt_by_the_step(monkeypatch: pytest.MonkeyPa
     def raises(live: object) -> Iterator[Finding]:
         raise RuntimeError("a rule's own fault")
 
-    rules = state._KNOWN["perfkit.advice.state.model"]
-    monkeypatch.setitem(rules, "raises", raises)
+    monkeypatch.setitem(state._KNOWN, "perfkit.advice.state.model", [raises])
     with perfkit.profile(lines=False) as p:
         _with_anomaly(True)
     assert "anomaly-mode" in {f.rule for f in p.result.diagnosis.findings}

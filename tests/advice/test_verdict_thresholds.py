@@ -51,7 +51,7 @@ def test_a_part_bounds_the_step_from_its_half_on(
         on_device=False,
         has_host=True,
         has_operators=True,
-        longest_driver_call="",
+        driver=("", 0.0),
         joins_launches=True,
         unseen_device="",
         knows_of_python=True,
@@ -205,7 +205,7 @@ def _case(shares: dict[str, float], idle: dict[str, float], device: dict[str, fl
         device_shares={"compute": 0.0, "copy": 0.0, "communication": 0.0, "idle": 0.0} | device,
         capturing=EMPTY,
         set_up=_set_up(EMPTY),
-        in_the_driver=0.0,
+        driver=("", 0.0),
         share_of=lambda parts: 0.0,
         idle_in=lambda parts: 0.0,
     )
@@ -341,7 +341,7 @@ def test_the_longest_call_of_the_driver_is_one_within_the_steps() -> None:
             ("cudaLaunchKernel", 4_000, 3_000), ("cudaHostAlloc", 11_000, 8_000),
         ):  # fmt: skip
             sim.call(name, at + start, us)
-    assert _made(sim).longest_driver_call == "cudaMalloc"
+    assert _made(sim).driver[0] == "cudaMalloc"
 
 
 def test_shares_of_typical_steps_leave_the_others_out() -> None:

@@ -18,8 +18,6 @@ from perfkit.trace.read.intervals import union, without
 
 # What failed where a size changed; other checks are of values, which no dynamic=True helps.
 _OF_SIZES = re.compile(r"\bsize\b|\bstride\b|size\(\)|\bshape\b")
-# A number that the compiled function was called with, not one of an object's.
-_OF_AN_ARGUMENT = re.compile(r"^\w+ == -?\d")
 _MOST_TOLD = 3
 
 _SIZES = (
@@ -28,10 +26,6 @@ _SIZES = (
 )
 # Not in place: torch 2.13 recomputes from the changed buffer in the backward pass, and the gradient
 # is wrong (seen with the backends aot_eager and inductor).
-_ARGUMENTS = (
-    "model = torch.compile(model)  # without dynamic=False: one graph for all values of a number\n"
-    "# or few values: round it up, e.g. to the next multiple of 64, and pad to that"
-)
 _VALUES = (
     "# a number that changes, in a graph: keep it in a tensor, which the graph reads afresh\n"
     "self.register_buffer('n', torch.zeros(()))  # then self.n = self.n + 1, not in place\n"
@@ -74,11 +68,8 @@ def _against(checks: Sequence[str]) -> str:
     """What to do where these checks failed."""
     if not checks:
         return f"{_SIZES}\n# TORCH_LOGS=recompiles python script.py  says why"
-    kinds = [
-        _SIZES if _OF_SIZES.search(why) else _ARGUMENTS if _OF_AN_ARGUMENT.match(why) else _VALUES
-        for why in checks
-    ]
-    return "\n".join(one for one in (_SIZES, _ARGUMENTS, _VALUES) if one in kinds)
+    kinds = {_SIZES if _OF_SIZES.search(why) else _VALUES for why in checks}
+    return "\n".join(one for one in (_SIZES, _VALUES) if one in kinds)
 
 
 @rule

@@ -53,26 +53,23 @@ def dataloader(case: Case) -> Iterator[Finding]:
     if top is not None and top.n_samples >= _LEAST_SAMPLES:
         line = top.shown
         evidence.append(f"{fmt_share(top.share)} of {of} {'are' if alone else 'is'} at {top.where}")
-    cause = None if alone else loader_cause(case.facts.loading, lost=lost)
-    if cause is not None:
-        if cause.gain_at_most >= _LEAST_GAIN:
-            yield Finding(
-                rule=RULE_OF_CAUSE[cause.kind],
-                cures=("data",),
-                title=cause.title,
-                evidence=(*evidence, *cause.evidence, *cause.doubts),
-                what_to_do=cause.what_to_do,
-                gain_at_most=cause.gain_at_most,
-                formula=cause.formula,
-                line=line,
-            )
-        return
-    if case.on_device:
-        evidence.insert(1, f"meanwhile the device is idle for {fmt_share(lost)} of each step")
+    gain, formula = amdahl(lost)
     cores = case.facts.n_cores
     n = min(cores or _USUAL_WORKERS, _MOST_WORKERS)
-    gain, formula = amdahl(lost)
-    if alone:
+    cause = None if alone else loader_cause(case.facts.loading, lost=lost)
+    if cause is None and case.on_device:
+        evidence.insert(1, f"meanwhile the device is idle for {fmt_share(lost)} of each step")
+    if cause is not None:
+        name, title, what_to_do = RULE_OF_CAUSE[cause.kind], cause.title, cause.what_to_do
+        evidence += (*cause.evidence, *cause.doubts)
+        gain, formula = cause.gain_at_most, cause.formula
+    elif alone:
+        name = "dataloader-no-workers"
+        title = "The DataLoader has no workers: loading and the model take turns"
+        what_to_do = (
+            f"loader = DataLoader(dataset, ..., num_workers={n}, persistent_workers=True)\n"
+            "# then try more and fewer: measure"
+        )
         if cores is not None and cores <= _FEW_CORES:
             evidence.append(
                 f"{plural(cores, 'core')} for this process: each worker needs one to spare, so do "
@@ -85,21 +82,20 @@ def dataloader(case: Case) -> Iterator[Finding]:
             f"at most 1 / max({share:.2f} / {n}, {1.0 - lost:.2f}) = {times(gain)}×, with "
             f"{plural(n, 'worker')} loading alongside the rest of the step"
         )
-    if gain < _LEAST_GAIN:
-        return
-    yield Finding(
-        rule="dataloader-no-workers" if alone else "dataloader-slow-workers",
-        cures=("data",),
-        title="The DataLoader has no workers: loading and the model take turns"
-        if alone
-        else "The DataLoader's workers do not keep up",
-        evidence=tuple(evidence),
-        what_to_do=f"loader = DataLoader(dataset, ..., num_workers={n}, persistent_workers=True)\n"
-        "# then try more and fewer: measure"
-        if alone
-        else f"loader = DataLoader(dataset, ..., num_workers={n}, prefetch_factor=4)\n"
-        "# then make __getitem__ cheaper; small samples that are in memory: num_workers=0",
-        gain_at_most=gain,
-        formula=formula,
-        line=line,
-    )
+    else:
+        name, title = "dataloader-slow-workers", "The DataLoader's workers do not keep up"
+        what_to_do = (
+            f"loader = DataLoader(dataset, ..., num_workers={n}, prefetch_factor=4)\n"
+            "# then make __getitem__ cheaper; small samples that are in memory: num_workers=0"
+        )
+    if gain >= _LEAST_GAIN:
+        yield Finding(
+            rule=name,
+            cures=("data",),
+            title=title,
+            evidence=tuple(evidence),
+            what_to_do=what_to_do,
+            gain_at_most=gain,
+            formula=formula,
+            line=line,
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -249,12 +248,6 @@ _ALIGNED_SPEEDUP = 4
 _PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2)}
 
 
-def _sizes(dims: list[Any], index: int) -> list[int]:
-    """The shape of one input; empty if it is not a tensor."""
-    shape = dims[index] if index < len(dims) else []
-    return shape if isinstance(shape, list) and all(isinstance(n, int) for n in shape) else []
-
-
 @rule
 def alignment(case: Case) -> Iterator[Finding]:
     """16-bit matrix products with dimensions that are not multiples of 8."""
@@ -270,7 +263,8 @@ def alignment(case: Case) -> Iterator[Finding]:
         # There are many products but few shapes: examine each shape once.
         for dims_id in np.unique(trace.dims_id[rows[at]]):
             same = at[trace.dims_id[rows[at]] == dims_id]
-            sizes = [_sizes(case.dims(int(same[0])), n)[-2:] for n in inputs]
+            dims = [*case.dims(int(same[0])), [], [], []]
+            sizes = [dims[n][-2:] for n in inputs]
             flat = [n for pair in sizes for n in pair]
             # with a vector the memory's rate decides, and no padding helps
             if 1 not in flat and any(n % 8 for n in flat):

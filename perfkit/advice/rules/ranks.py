@@ -1,4 +1,4 @@
-"""Several devices: DataParallel, a slow backend, time spent between ranks."""
+"""Several devices: DataParallel, and time spent between ranks."""
 
 from __future__ import annotations
 
@@ -18,16 +18,12 @@ from perfkit.trace.read.events import host_collective_rows, is_communication
 _LEAST_SHARE = 0.1
 # NCCL has no all-to-all kernel: it sends to and receives from each rank.
 _ALL_TO_ALL = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
-_ALL_REDUCE = re.compile(r"all_?reduce", re.IGNORECASE)
-_GRADIENT = re.compile(r"^(torch::autograd::)?AccumulateGrad$")
-# Buckets are few; from so many gradients on, as many collectives are no coincidence.
-_FEW_GRADIENTS, _AS_MANY = 20, 1.1
 _PARTS_OF_DATA_PARALLEL = ("Broadcast", "Gather", "Scatter")
 
 # One rank's recording cannot say for which rank it waits.
 _WHO_IS_LATE = "\n# does a rank come late?  perfkit trace rank*.json.gz"
 _EXCHANGE_LESS = (
-    "# fewer exchanges: gradients of several batches at once\n"
+    "# fewer exchanges: DistributedDataParallel joins gradients; of several batches at once:\n"
     "with model.no_sync():\n"
     "    (loss_fn(model(x), y) / n).backward()  # all but the last of n batches\n"
     "# smaller ones: 16 bits on the wire\n"
@@ -37,10 +33,6 @@ _EXCHANGE_LESS_OF_ANY = (
     "# fewer exchanges: join small ones into one\n"
     "# smaller ones: 16 bits on the wire\n"
     "x = x.to(torch.bfloat16)"
-)
-_BUCKETS = (
-    "# many gradients in one exchange: DistributedDataParallel joins them into buckets of 25 MB\n"
-    "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[local_rank])"
 )
 _SEND_LESS = (
     "# compute what needs no answer before waiting for one (of embeddings: TorchRec's\n"
@@ -81,27 +73,6 @@ def data_parallel(case: Case) -> Iterator[Finding]:
 
 
 @rule
-def slow_backend(case: Case) -> Iterator[Finding]:
-    """Gloo between GPUs: tensors go through host memory."""
-    parts = case.labels("gloo:")
-    if not case.on_device or not len(parts) or any(map(is_communication, case.trace.names)):
-        return
-    lost = case.lost_in(parts)
-    yield found(
-        "not-nccl",
-        "GPUs talk through gloo, that is through the host's memory",
-        [
-            "gloo's collectives take "
-            f"{fmt_share(parts.total_ns / 1e3 / case.wall_us)} of each step; the device idles "
-            f"meanwhile for {fmt_share(lost)} of it"
-        ],
-        'torch.distributed.init_process_group("nccl")',
-        cures=("communication",),
-        share=lost,
-    )
-
-
-@rule
 def host_collectives(case: Case) -> Iterator[Finding]:
     """Gloo or MPI between CPUs, while the step's thread has nothing else to do."""
     lost = case.lost_to("communication")
@@ -136,15 +107,9 @@ def communication(case: Case) -> Iterator[Finding]:
     kinds = np.array([bool(_ALL_TO_ALL.search(c.name)) for c in trace.collectives] + [False])
     is_all_to_all |= kinds[trace.collective_id[rows]]
     part = float(took_us[is_all_to_all].sum() / took_us.sum())
-    n_gradients = int(case.rows(Category.OP, named=_GRADIENT.search).sum())
-    n_reduced = int(trace.name_table(_ALL_REDUCE.search)[trace.name_id[rows]].sum())
     title, what_to_do = "Ranks exchange data while nothing else runs on the device", _less(case)
     more = []
-    if _FEW_GRADIENTS * case.n_steps < n_gradients <= _AS_MANY * n_reduced:
-        title, what_to_do = "Ranks exchange each gradient on its own", _BUCKETS
-        each = plural(n_gradients / case.n_steps, "gradient")
-        more = [f"that is as many as there are gradients: {each} per step"]
-    elif part >= 0.5:
+    if part >= 0.5:
         title = "Ranks send each other data (all-to-all) while nothing else runs on the device"
         what_to_do = _SEND_LESS
         more = [

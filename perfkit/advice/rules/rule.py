@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding
@@ -39,8 +40,14 @@ def rule(check: Rule) -> Rule:
 
 def rules(case: Case) -> Iterator[Rule]:
     """Those that can apply. Their order means nothing: they do not know of each other."""
-    package = importlib.import_module("perfkit.advice.rules")
-    for module in pkgutil.iter_modules(package.__path__):
-        if module.name not in NEEDS or NEEDS[module.name](case):
-            importlib.import_module(name := f"{package.__name__}.{module.name}")
-            yield from _KNOWN.get(name, ())
+    for module in modules("perfkit.advice.rules", NEEDS, case):
+        yield from _KNOWN.get(module, ())
+
+
+def modules(
+    package: str, needs: Mapping[str, Callable[[Any], object]], about: Any
+) -> Iterator[str]:
+    """The files of a package that can say anything about it, each loaded first."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        if module.name not in needs or needs[module.name](about):
+            yield importlib.import_module(f"{package}.{module.name}").__name__

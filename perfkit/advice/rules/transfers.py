@@ -166,19 +166,14 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
 def launch_bound(case: Case) -> Iterator[Finding]:
     """The device runs kernels faster than the host launches them."""
     lost = case.idle["launch"]
-    if lost < _LEAST_SHARE:
+    if lost < _LEAST_SHARE or not case.joins_launches:
         return
     took_us = case.trace.dur_us[case.kernels]
     told = [f"the device idles for {fmt_share(lost)} of each step while the host runs operators"]
     if len(took_us):
         n = plural(len(took_us) / case.n_steps, "kernel")
         told += [f"{n} per step, half of them shorter than {fmt_us(float(np.median(took_us)))}"]
-    if not case.joins_launches:
-        what_to_do = (
-            "# did the device wait for launches? only a recording that has them can tell:\n"
-            "# profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA])"
-        )
-    elif case.rows(Category.RUNTIME, named=lambda name: "GraphLaunch" in name).any():
+    if case.rows(Category.RUNTIME, named=lambda name: "GraphLaunch" in name).any():
         what_to_do = (
             "# the device waits for what is launched outside of the CUDA graph: capture more\n"
             "with torch.cuda.graph(graph):\n"
@@ -188,12 +183,9 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         what_to_do = 'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs'
     yield found(
         "launch-bound",
-        "The device waits for the host to launch kernels"
-        if case.joins_launches
-        else "The device idles while the host runs operators",
+        "The device waits for the host to launch kernels",
         told,
-        what_to_do
-        + "\n# or larger batches: the same launches carry more work" * case.joins_launches,
+        f"{what_to_do}\n# or larger batches: the same launches carry more work",
         cures=("launch",),
         # a graph of the whole step leaves the host nothing to do between kernels
         share=lost + sum(case.idle[cause] for cause in ("host", "driver", "kernels")),

@@ -301,7 +301,7 @@ def kept_graph(case: Case) -> Iterator[Finding]:
     ops = inside.rows[case.is_named(*_HEAVY)]
     ops = ops[trace.sequence[ops] >= 0]
     step = case.steps.containing(trace.start_ns[ops])
-    nodes = sum(len(np.unique(trace.sequence[ops[step == i]])) for i in range(len(case.steps)))
+    nodes = len({*zip(step.tolist(), trace.sequence[ops].tolist(), strict=True)})
     # one number per step: the counter rests during steps and moves between them
     if nodes > len(case.steps):
         yield found(

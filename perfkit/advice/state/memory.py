@@ -92,12 +92,6 @@ class _Keeper:
         return (sum(self.storages.values()) + self.other_bytes) / self.n_seen
 
     @property
-    def is_of_views(self) -> bool:
-        """Whether its tensors keep far more than they show."""
-        kept = sum(self.storages.values())
-        return kept >= max(_VIEW * self.shown_bytes, self.other_bytes)
-
-    @property
     def last_name(self) -> str:
         """The variable or attribute itself, of the way to it."""
         found = re.findall(r"[A-Za-z_]\w*", self.name.partition("[")[0].partition(" ")[0])
@@ -242,7 +236,7 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
         rule, title = "graphs-kept", f"{called} keeps the graph of every {each}"
         told = f"{has} that lead to a graph"
         what_to_do = f"{name or 'losses'}.append(loss.item())  # a number, without its graph"
-    elif keeper.is_of_views:
+    elif sum(keeper.storages.values()) >= max(_VIEW * keeper.shown_bytes, keeper.other_bytes):
         rule = "views-kept"
         title = f"{called} keeps whole tensors for the small parts of them that it shows"
         told = (
@@ -574,11 +568,9 @@ def _where_added(keeper: _Keeper) -> str | None:
     name = keeper.last_name
     if not name:
         return None
-    of_function = re.search(r"\(in (\w+)\)", keeper.name)
     # of losses.append(loss) and losses.append(loss.item()) the second keeps a number
     number = r"(?!.*\.(item|tolist)\(\)\)+\s*$)" if keeper.tensor is not None else ""
     return only_line_with(
         rf"^{number}.*\b{name}(\.(append|appendleft|extend|add|update|setdefault)\(|\[[^\]]*\]\s*=[^=]"
-        rf"|\s*\+=|\s*=.*\b(cat|concat\w*|[vh]?stack|append)\(.*\b{name}\b)",
-        within=of_function[1] if of_function else "",
+        rf"|\s*\+=|\s*=.*\b(cat|concat\w*|[vh]?stack|append)\(.*\b{name}\b)"
     )

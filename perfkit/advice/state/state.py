@@ -10,11 +10,10 @@ shortens, and gets its ceiling from the recorded steps. What all rules of a file
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from perfkit.advice.findings import Finding
+from perfkit.advice.rules.rule import modules
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.measure.live import SLOW_FLAGS, Live
 from perfkit.measure.memory_looks import may_grow
@@ -30,13 +29,13 @@ NEEDS: dict[str, Callable[[Live], object]] = {
     "memory": lambda live: live.kept or live.in_evaluation or may_grow(live.memory),
 }
 
-_KNOWN: dict[str, dict[str, State]] = {}
+_KNOWN: dict[str, list[State]] = {}
 _OF_NOW: set[State] = set()
 
 
 def state(check: State) -> State:
     """Register a state rule; a decorator."""
-    _KNOWN.setdefault(check.__module__, {})[f"{check.__module__}.{check.__qualname__}"] = check
+    _KNOWN.setdefault(check.__module__, []).append(check)
     return check
 
 
@@ -47,15 +46,6 @@ def state_of_now(check: State) -> State:
     """
     _OF_NOW.add(check)
     return state(check)
-
-
-def state_rules(live: Live) -> Iterator[tuple[str, State]]:
-    """Those that can apply, by name."""
-    package = importlib.import_module("perfkit.advice.state")
-    for module in pkgutil.iter_modules(package.__path__):
-        if module.name not in NEEDS or NEEDS[module.name](live):
-            importlib.import_module(name := f"{package.__name__}.{module.name}")
-            yield from _KNOWN.get(name, {}).items()
 
 
 class StateWatch:
@@ -70,7 +60,7 @@ class StateWatch:
 
     def __init__(self, is_ours: Callable[[], bool]) -> None:
         self.live = Live(is_ours)
-        self._found: dict[str, tuple[Finding, ...]] = {}
+        self._found: dict[State, tuple[Finding, ...]] = {}
         self._instrument = Instrument("the state rules")
 
     def start(self) -> None:
@@ -84,14 +74,15 @@ class StateWatch:
             self.live.stop()
 
     def _ask(self, live: Live) -> None:
-        for name, check in state_rules(live):
+        files = modules("perfkit.advice.state", NEEDS, live)
+        for check in (check for file in files for check in _KNOWN.get(file, ())):
             if live.in_evaluation and check not in _OF_NOW:
                 continue
             found: tuple[Finding, ...] = ()
-            with self._instrument.guard(name):
+            with self._instrument.guard(f"{check.__module__}.{check.__qualname__}"):
                 found = tuple(check(live))
             if found or check in _OF_NOW:
-                self._found[name] = found
+                self._found[check] = found
 
     @property
     def failures(self) -> tuple[Failure, ...]:
