@@ -177,7 +177,7 @@ _Function = tuple[str, str]  # file and qualified name
 GUARDS = {("/trace/record/record.py", "Recorder._stop_recording")}
 GUARDS |= {("/trace/record/profiler.py", f"TorchProfiler.{x}") for x in ("end", "give_way")}
 GUARDS |= {("/base/torch_compat.py", "profiler_runs_here")}
-GUARDS |= {("/measure/run.py", "WatchedRun._tell")}
+GUARDS |= {("/measure/tracker.py", "StepTracker.tell")}
 # The guards themselves, around which nothing stands, and two that only make or drop one entry.
 GUARDS |= {
     ("/memory/crossings.py", "_Seen.note"),
@@ -190,8 +190,8 @@ GUARDS |= {
     ("/base/torch_compat.py", "_install_loader_listeners.<locals>.__next__"),
     ("/measure/phases.py", "Phases._event.<locals>.event"),
     ("/base/torch_compat.py", "_AtTheEnd.__call__"),
-    ("/measure/loader_wait.py", "LoaderWait._begins"),
-    ("/measure/loader_wait.py", "LoaderWait._ended"),
+    ("/experiment/process/loader_wait.py", "LoaderWait._begins"),
+    ("/experiment/process/loader_wait.py", "LoaderWait._ended"),
     ("/base/collector.py", "_back_on"),
     ("/synclint/watch.py", "SyncWatch.__enter__"),
     ("/synclint/watch.py", "SyncWatch._start.<locals>.<lambda>"),

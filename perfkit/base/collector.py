@@ -1,14 +1,17 @@
-"""Python's garbage collector, at rest while much is made that stays, or while none may begin."""
+"""Python's garbage collector: at rest while much is made that stays, and how long it takes."""
 
 from __future__ import annotations
 
 import gc
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
+from perfkit.base.instrument import Instrument
 from perfkit.base.uninterrupted import Uninterrupted, surely
 
 _lock = threading.RLock()
@@ -65,3 +68,48 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_forked)
+
+
+class CollectorTime:
+    """How long each of Python's garbage collections takes, in the thread that starts it.
+
+    Args:
+        now: the clock, in nanoseconds.
+        least_ns: a young collection takes some µs and happens often; shorter ones are not noted.
+    """
+
+    def __init__(self, now: Callable[[], int] = time.perf_counter_ns, *, least_ns: int = 0) -> None:
+        self._now, self._least_ns = now, least_ns
+        self.instrument = Instrument("the listener to garbage collections", switch_off=self.stop)
+        self._callback = self.instrument.hook(self._collected)
+        self._thread_id = self._began_ns = 0
+        self._took_ns: list[int] = []
+
+    def start(self) -> None:
+        """Begin to listen, in this thread."""
+        self._thread_id = threading.get_ident()
+        self._began_ns, self._took_ns = 0, []
+        if self._callback not in gc.callbacks:
+            gc.callbacks.append(self._callback)
+
+    def stop(self) -> None:
+        """Listen no more."""
+        if self._callback in gc.callbacks:
+            gc.callbacks.remove(self._callback)
+
+    def take(self) -> Sequence[int]:
+        """Nanoseconds that each took since the last call."""
+        if not self._took_ns:
+            return ()
+        taken, self._took_ns = self._took_ns, []
+        return taken
+
+    def _collected(self, phase: str, info: dict[str, Any]) -> None:
+        if threading.get_ident() != self._thread_id:
+            return
+        if phase == "start":
+            self._began_ns = self._now()
+        elif self._began_ns:
+            took_ns, self._began_ns = self._now() - self._began_ns, 0
+            if took_ns >= self._least_ns:
+                self._took_ns.append(took_ns)

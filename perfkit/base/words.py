@@ -16,9 +16,11 @@ the same everywhere. The rules:
 
 from __future__ import annotations
 
+import itertools
 import math
+import statistics
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 ABSENT = "–"
 _MINUS = "−"
@@ -33,6 +35,9 @@ _SI_UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 # The widest interval, as its upper end over its lower one, that says "no difference seen".
 _NARROW = 1.25
+
+# Steps come "every 10th" if this share of the distances between them is the same.
+_REGULAR, _MOST_NAMED = 0.8, 3
 
 
 def fmt_number(x: float | None) -> str:
@@ -54,6 +59,33 @@ def most_often(counts: Counter[str], noun: str) -> str:
     """What was counted most often and how many others were: ``train.py:12 and 2 other lines``."""
     (first, _), *others = counts.most_common()
     return f"{first} and {plural(len(others), f'other {noun}')}" if others else first
+
+
+def which_steps(numbers: Sequence[int], n_of: int) -> str:
+    """Which steps of so many: ``in every 10th step (steps 10, 20 … 90)``, ``in steps 7 and 31``."""
+    gaps = [b - a for a, b in itertools.pairwise(numbers)]
+    first, last = fmt_count(numbers[0]), fmt_count(numbers[-1])
+    usual = round(statistics.median(gaps)) if len(gaps) > 1 else 0
+    if usual and gaps.count(usual) >= _REGULAR * len(gaps):
+        if gaps == [1] * len(gaps):
+            return f"in steps {first} to {last}"
+        if usual > 1:
+            join = " and " if len(numbers) == 3 else " … "
+            shown = f"{first}, {fmt_count(numbers[1])}{join}{last}"
+            return f"in every {_ordinal(usual)} step (steps {shown})"
+    if len(numbers) == 1:
+        return f"in step {first}"
+    if len(numbers) > n_of / 2:
+        return f"in {fmt_count(len(numbers))} of the {fmt_count(n_of)} steps"
+    named = [fmt_count(one) for one in numbers[:_MOST_NAMED]]
+    if len(numbers) <= _MOST_NAMED:
+        return f"in steps {', '.join(named[:-1])} and {last}"
+    return f"in {fmt_count(len(numbers))} steps ({', '.join(named)} …)"
+
+
+def _ordinal(n: int) -> str:
+    ending = "th" if 10 <= n % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
+    return f"{n}{ending}"
 
 
 def fmt_bytes(n: float | None) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import ModuleType
 from typing import Any
+
+from perfkit.base.instrument import Instrument
 
 # How deep to look into a batch: a mapping of a million entries must cost no more than one of ten.
 _DEEPEST = 4
@@ -61,6 +64,35 @@ class SampleCounter:
         except Exception:
             self._path = None
         return None
+
+
+class Batches:
+    """What the batches of DataLoaders hold, and where the last one is from.
+
+    Attributes:
+        instrument: what failed of it; then it looks at no more.
+        source: the iterator that gave the last batch.
+    """
+
+    def __init__(self) -> None:
+        self.instrument = Instrument("the look at batches")
+        self.came = self.instrument.hook(self._came)
+        self.source: weakref.ref[Any] | None = None
+        self._count = SampleCounter()
+        self._samples: int | None = None
+
+    def _came(self, batch: Any, source: Any) -> None:
+        """This iterator has given a batch."""
+        if self.source is None or self.source() is not source:
+            self.source = weakref.ref(source)
+        n = self._count(batch)
+        if n is not None:
+            self._samples = (self._samples or 0) + n
+
+    def take(self) -> int | None:
+        """Samples since the last call; None where no batch had a size."""
+        taken, self._samples = self._samples, None
+        return taken
 
 
 def parts_of(batch: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Clocks that know their device and synchronise only when they must.
+"""A clock that knows its device and synchronises only when it must.
 
 ``settle()`` then ``now()``: host nanoseconds after the device has finished its work. On an
 accelerator each ``settle()`` synchronises every device that this process uses (on the CPU it costs
@@ -9,56 +9,31 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Protocol
 
 from perfkit.base.device import Device, in_use
 
 
-class Clock(Protocol):
-    """What compare and the meters need from a clock; tests pass a fake one."""
+class Clock:
+    """Host time, after the work of a device; a test gives ``compare`` something like it.
 
-    @property
-    def device(self) -> str:
-        """``"cpu"`` or ``"cuda:0"`` …: whose work this clock times."""
-
-    @property
-    def resolution_ns(self) -> int:
-        """The smallest difference that the clock can show, in nanoseconds."""
-
-    def now(self) -> int:
-        """Host time in nanoseconds; only differences mean anything."""
-
-    def settle(self) -> None:
-        """Wait until the device has finished all work queued so far."""
-
-
-class HostClock:
-    """``time.perf_counter_ns``, for work that has finished when the call returns."""
-
-    device = "cpu"
-
-    def __init__(self) -> None:
-        self.now = time.perf_counter_ns
-        self.resolution_ns = _seen_resolution_ns()
-
-    def settle(self) -> None:
-        """Do nothing: the CPU's work is done when the call returns."""
-
-
-class DeviceClock:
-    """Host time after a synchronisation of an accelerator that is there."""
+    Attributes:
+        device: ``"cpu"`` or ``"cuda:0"`` …: whose work this clock times.
+        resolution_ns: the smallest difference that it can show, in nanoseconds.
+        now: host time in nanoseconds; only differences mean anything.
+    """
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._index = device.current()
         self.device = device.place(self._index)
-        self.resolution_ns = device.resolution_ns
+        self.resolution_ns = _seen_resolution_ns() if device.is_cpu else device.resolution_ns
         self.now = time.perf_counter_ns
 
     def settle(self) -> None:
-        """Wait for all devices that this process uses."""
-        for index in sorted({self._index, *self._device.devices()}):
-            self._device.synchronize(index)
+        """Wait until all devices that this process uses have done what was queued so far."""
+        if self.device != "cpu":  # its work is done when a call returns
+            for index in sorted({self._index, *self._device.devices()}):
+                self._device.synchronize(index)
 
 
 def clock_in_use() -> Clock:
@@ -66,8 +41,7 @@ def clock_in_use() -> Clock:
 
     Never imports torch and never initialises a device.
     """
-    device = in_use()
-    return HostClock() if device.is_cpu else DeviceClock(device)
+    return Clock(in_use())
 
 
 def _seen_resolution_ns() -> int:

@@ -72,8 +72,7 @@ class ModuleUse:
     Attributes:
         ref: the module.
         n_calls: how often, in the steps that were looked at.
-        n_training: of these, in training mode.
-        n_without_grad: of these, with gradients off.
+        n_trained: of these, in training mode with gradients on.
         n_eval_with_grad: of these, in evaluation mode with gradients on.
         shapes: distinct shapes and numbers that it was given, at most 256.
         n_unsynced: backward passes after a forward pass that had prepared to exchange gradients
@@ -82,8 +81,7 @@ class ModuleUse:
 
     ref: weakref.ref[Any]
     n_calls: int = 0
-    n_training: int = 0
-    n_without_grad: int = 0
+    n_trained: int = 0
     n_eval_with_grad: int = 0
     shapes: set[tuple[Any, ...]] = field(default_factory=set)
     n_unsynced: int = 0
@@ -336,8 +334,7 @@ class Live:
         if not (with_grad or module.training):
             self.evaluates(args)
         use.n_calls += 1
-        use.n_training += module.training
-        use.n_without_grad += not with_grad
+        use.n_trained += with_grad and module.training
         use.n_eval_with_grad += with_grad and not module.training
         if len(use.shapes) < _MOST_SHAPES and isinstance(args, tuple):
             use.shapes.add(

@@ -7,17 +7,14 @@ every fourth, and so on. Sums stay exact.
 
 from __future__ import annotations
 
-import gc
-import threading
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.base.instrument import Instrument
 from perfkit.measure.phases import PHASES
 
 #: Steps that are kept; when there are more, every second one is dropped.
@@ -37,20 +34,31 @@ _NOTHING = (0,) * (_N - 2)
 
 
 @dataclass(frozen=True, eq=False)
-class StepColumns:
-    """What the kept steps were made of, in milliseconds.
+class Steps:
+    """The kept steps of a run, and what they were made of, in milliseconds.
 
     Attributes:
-        phase_ms: of each of :data:`~perfkit.measure.phases.PHASES`.
+        numbers: from 0.
+        step_ms: how long each took.
+        wait_ms: its data wait.
+        phase_ms: of each of :data:`~perfkit.measure.phases.PHASES`; empty where they are not sure.
         gc_ms: in Python's garbage collector; part of the phases.
     """
 
+    numbers: npt.NDArray[np.int64]
+    step_ms: _Array
+    wait_ms: _Array
     phase_ms: dict[str, _Array]
     gc_ms: _Array
 
-    def at(self, rows: npt.NDArray[Any]) -> StepColumns:
-        """Of these steps alone."""
-        return StepColumns({name: c[rows] for name, c in self.phase_ms.items()}, self.gc_ms[rows])
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def at(self, rows: npt.NDArray[Any]) -> Steps:
+        """These steps alone."""
+        phase_ms = {name: column[rows] for name, column in self.phase_ms.items()}
+        numbers, step_ms, wait_ms = self.numbers[rows], self.step_ms[rows], self.wait_ms[rows]
+        return Steps(numbers, step_ms, wait_ms, phase_ms, self.gc_ms[rows])
 
 
 class StepMeter:
@@ -97,29 +105,12 @@ class StepMeter:
         return step_ns, wait_ns
 
     @property
-    def numbers(self) -> npt.NDArray[np.int64]:
-        """The number of each kept step, from 0."""
-        return np.arange(len(self._rows) // _N, dtype=np.int64) * self.stride
-
-    @property
-    def step_ms(self) -> _Array:
-        """Durations of the kept steps, in milliseconds."""
-        return self._column(0)
-
-    @property
-    def wait_ms(self) -> _Array:
-        """Data waits of the kept steps, in milliseconds."""
-        return self._column(1)
-
-    @property
-    def columns(self) -> StepColumns:
-        """What the kept steps were made of."""
-        phases = {name: self._column(i) for i, name in enumerate(PHASES, 2)}
-        return StepColumns(phases, self._column(_N - 1))
-
-    def _column(self, i: int) -> _Array:
+    def steps(self) -> Steps:
+        """The kept steps."""
         # a copy: an array that is looked at cannot grow
-        return np.array(self._rows[i::_N], np.int64) / 1e6
+        step_ms, wait_ms, *phases, gc_ms = np.array(self._rows, np.int64).reshape(-1, _N).T / 1e6
+        numbers = np.arange(len(step_ms), dtype=np.int64) * self.stride
+        return Steps(numbers, step_ms, wait_ms, dict(zip(PHASES, phases, strict=True)), gc_ms)
 
     def points(self, since: int, left_out: Collection[int]) -> Points:
         """The kept steps from number ``since`` on but for some, few enough to be drawn.
@@ -145,43 +136,3 @@ class StepMeter:
         """The median duration of the last kept steps, in nanoseconds; 0 without any."""
         last = sorted(self._rows[-_RECENT * _N :: _N])
         return last[len(last) // 2] if last else 0
-
-
-class CollectorTime:
-    """Time in Python's garbage collector, of the thread that starts it.
-
-    Args:
-        now: the clock, in nanoseconds.
-    """
-
-    def __init__(self, now: Callable[[], int]) -> None:
-        self._now = now
-        self.instrument = Instrument("the listener to garbage collections", switch_off=self.stop)
-        self._callback = self.instrument.hook(self._collected)
-        self._thread_id = self._began_ns = self._ns = 0
-
-    def start(self) -> None:
-        """Begin to listen, in this thread."""
-        self._thread_id = threading.get_ident()
-        self._ns = self._began_ns = 0
-        if self._callback not in gc.callbacks:
-            gc.callbacks.append(self._callback)
-
-    def stop(self) -> None:
-        """Listen no more."""
-        if self._callback in gc.callbacks:
-            gc.callbacks.remove(self._callback)
-
-    def take(self) -> int:
-        """Nanoseconds since the last call."""
-        taken, self._ns = self._ns, 0
-        return taken
-
-    def _collected(self, phase: str, info: dict[str, Any]) -> None:
-        if threading.get_ident() != self._thread_id:
-            return
-        if phase == "start":
-            self._began_ns = self._now()
-        elif self._began_ns:
-            self._ns += max(self._now() - self._began_ns, 0)
-            self._began_ns = 0

@@ -32,11 +32,21 @@ from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.measure.outer_calls import OuterCalls
 
 if TYPE_CHECKING:
+    from perfkit.measure.batch import Batches
     from perfkit.measure.live import Live
-    from perfkit.measure.loader_wait import LoaderWait
 
+#: What to call each in a sentence.
+PHASE_WORDS = {
+    "data_wait": "waiting for data",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimizer",
+    "evaluation": "the evaluation",
+    "checkpoint": "saving a checkpoint",
+    "other": "code outside of model, backward pass and optimizer",
+}
 #: The names, in the order of :meth:`Phases.take`.
-PHASES = ("data_wait", "forward", "backward", "optimizer", "evaluation", "checkpoint", "other")
+PHASES = tuple(PHASE_WORDS)
 _DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _EVALUATION, _CHECKPOINT, _OTHER = range(len(PHASES))
 # A look, and what follows it, until it is known what they were; see _settle.
 _LOOK, _AFTER_LOOK = len(PHASES), len(PHASES) + 1
@@ -97,8 +107,8 @@ class Phases:
         self._end_fetch_event: Callable[..., Any] = _nothing
         self._leave_event: Callable[..., Any] = _nothing
         self._sees_modules = True
-        #: told of what is fetched
-        self.loader: LoaderWait | None = None
+        #: told of the batches of loaders
+        self.batches: Batches | None = None
         self._source: Any = None  # the iterator of a loader that is asked for a batch
         #: told of the objects that it meets, in the steps that it looks at
         self.live: Live | None = None
@@ -381,11 +391,10 @@ class Phases:
         """The batch has come."""
         self._outer.go_on()
         if self._phase == _DATA:
-            waited_ns = self._advance(now_ns)
-            self._waited += waited_ns
-            if self.loader is not None:
-                source, self._source = self._source, None
-                self.loader.fetched(waited_ns / 1e9, batch, source)
+            self._waited += self._advance(now_ns)
+            source, self._source = self._source, None
+            if self.batches is not None and source is not None and batch is not None:
+                self.batches.came(batch, source)
             self._fetched, self._in_step = True, False
             self._phase = self._stack.pop() if self._stack else _OTHER
 

@@ -24,7 +24,7 @@ from perfkit.base.uninterrupted import surely
 from perfkit.base.words import fmt_count
 from perfkit.measure.batch import SampleCounter
 from perfkit.measure.footprint import Footprint
-from perfkit.measure.tracker import Observer, StepTracker, Update
+from perfkit.measure.tracker import Observer, StepTracker
 from perfkit.measure.verdict import RunSummary
 
 __all__ = ["RunSummary", "WatchedRun"]
@@ -87,10 +87,9 @@ class WatchedRun(Generic[_Batch]):
         self._given_total = total
         self.name = printable(str(name or type(loader).__name__), _LONGEST_NAME)
         self._observer = observer
-        self._display = Instrument("the live display", switch_off=self._sum_up_anew)
         self._now = now
         self.tracker = StepTracker(
-            None if observer is None else self._show,
+            None if observer is None else observer.update,
             fetches=True,
             now=now,
             mark=mark,
@@ -229,7 +228,8 @@ class WatchedRun(Generic[_Batch]):
         self._ended_before, self._ended = self._ended, "running"
         tracker = self.tracker
         tracker.epoch_begins(consumer, self._expected)
-        self._tell(lambda observer: observer.begin(self))
+        if self._observer is not None:
+            tracker.tell(self._observer.begin, self)
         self._began_ns = self._now()
         tracker.start()
         self._asked_ns = self._now()
@@ -302,25 +302,17 @@ class WatchedRun(Generic[_Batch]):
             self.tracker.stop(until_ns if is_unseen else None)
         self._working = False
         summary = self._summary = self._summarise()
-        self._tell(lambda observer: observer.end(summary))
-
-    def _show(self, update: Update) -> None:
-        self._tell(lambda observer: observer.update(update))
-
-    def _tell(self, say: Callable[[Observer], None]) -> None:
-        """Call the observer; if it fails, it is called no more and the loop continues."""
-        if self._observer is not None and self._display.is_on:
-            self._display.hook(say)(self._observer)
-
-    def _sum_up_anew(self) -> None:
-        self._summary = None  # it is to say so
+        if self._observer is not None:
+            self.tracker.tell(self._observer.end, summary)
+            if self.tracker.failures:
+                self._summary = None  # it is to say so
 
     def _summarise(self) -> RunSummary:
         tracker = self.tracker
         looped_ns = self._looped_ns
         if self._loop is not None:
             looped_ns += max(self._now() - self._began_ns, 0)
-        failed = (one.failure for one in (self._instrument, self._display))
+        failed = self._instrument.failure
         return tracker.summary(
             self.name,
             self._ended,
@@ -329,7 +321,7 @@ class WatchedRun(Generic[_Batch]):
             n_unfinished=self._unfinished,
             batch_size=self._batch_size if tracker.samples else None,
             one_shot=hasattr(type(self._loader), "__next__"),
-            problems=(*self._problems, *(f.sentence() for f in failed if f is not None)),
+            problems=(*self._problems, *([failed.sentence()] if failed else ())),
         )
 
 

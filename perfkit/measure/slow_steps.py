@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from perfkit.base.words import fmt_ms, fmt_share
-from perfkit.measure.meter import StepColumns
+from perfkit.measure.meter import Steps
+from perfkit.measure.phases import PHASE_WORDS
 
 _Array = npt.NDArray[np.float64]
 _Mask = npt.NDArray[np.bool_]
@@ -35,14 +36,6 @@ _FEW = 3
 # An epoch is compared where it has so many steps beside the first one.
 _LEAST_IN_EPOCH = 10
 _SLOWER_FROM = 1.1
-_NAMES = {
-    "data_wait": "waiting for data",
-    "forward": "the forward pass",
-    "backward": "the backward pass",
-    "optimizer": "the optimizer",
-    "checkpoint": "saving a checkpoint",
-    "other": "code outside of model, backward pass and optimizer",
-}
 
 
 def stands_out(step_ms: _Array, median: float) -> _Mask:
@@ -58,51 +51,44 @@ def stands_out(step_ms: _Array, median: float) -> _Mask:
     return slow if excess >= _LEAST_EXCESS * float(step_ms.sum()) else none
 
 
-def cause(columns: StepColumns, step_ms: _Array, slow: _Mask) -> str:
+def cause(steps: Steps, slow: _Mask) -> str:
     """What the slow steps are made of, in words; empty where nothing stands out."""
     n_slow = int(slow.sum())
     if not n_slow or len(slow) - n_slow < _LEAST_STEPS - _FEW:
         return ""
-    least_ms = (_NEARLY_ALL if n_slow < _FEW else _MOST_OF_IT) * _more(step_ms, slow)
+    least_ms = (_NEARLY_ALL if n_slow < _FEW else _MOST_OF_IT) * _more(steps.step_ms, slow)
     if least_ms <= 0:
         return ""
     each = "" if n_slow == 1 else " each"
-    gc_ms = _more(columns.gc_ms, slow)
+    gc_ms = _more(steps.gc_ms, slow)
     if gc_ms >= least_ms:
         return (
             f"{fmt_ms(gc_ms)} of it{each} is Python's garbage collector: gc.freeze() after the "
             "set-up spares what does not change"
         )
-    phase, phase_ms = _most_of(columns, slow)
+    phase, phase_ms = _most_of(steps, slow)
     return f"{fmt_ms(phase_ms)} more{each} goes to {phase}" if phase_ms >= least_ms else ""
 
 
-def growing_phase(columns: StepColumns, step_ms: _Array) -> str:
+def growing_phase(steps: Steps) -> str:
     """Which phase grows with the steps, in words; empty where no one has most of the growth."""
-    n = len(step_ms)
+    n = len(steps)
     late = np.arange(n) >= n // 2
-    if n < _LEAST_STEPS or (said := _share_of(columns, step_ms, late)) is None:
+    if n < _LEAST_STEPS or (said := _share_of(steps, late)) is None:
         return ""
     return "{} of it in {}".format(*said)
 
 
-def first_epoch(
-    numbers: npt.NDArray[np.int64],
-    step_ms: _Array,
-    starts: Sequence[int],
-    columns: StepColumns | None,
-) -> str:
+def first_epoch(steps: Steps, starts: Sequence[int]) -> str:
     """That the first epoch was slower than the later ones, and in what; else empty.
 
     Args:
-        numbers: of the steps, from 0; the first one of each epoch may be missing.
-        step_ms: how long they took.
+        steps: of all epochs; the first one of each may be missing.
         starts: the number of each epoch's first step.
-        columns: what they were made of, if known.
     """
     if len(starts) < 2:
         return ""
-    first = numbers < starts[1]
+    first, step_ms = steps.numbers < starts[1], steps.step_ms
     if min(first.sum(), (~first).sum()) < _LEAST_IN_EPOCH:
         return ""
     was, now = float(np.median(step_ms[first])), float(np.median(step_ms[~first]))
@@ -111,29 +97,29 @@ def first_epoch(
         return ""
     later = "the second's" if len(starts) == 2 else "later ones"
     said = f"the first epoch's steps took {fmt_ms(was)} (median), {later} {fmt_ms(now)}"
-    most = None if columns is None else _share_of(columns, step_ms, first)
+    most = _share_of(steps, first)
     if most is None:
         return said
     share, phase = most
-    cold = phase == _NAMES["data_wait"]
+    cold = phase == PHASE_WORDS["data_wait"]
     why = ", as when files come from the disk once and from memory afterwards" if cold else ""
     return f"{said}: {share} of the difference is {phase}{why}"
 
 
-def _share_of(columns: StepColumns, step_ms: _Array, some: _Mask) -> tuple[str, str] | None:
+def _share_of(steps: Steps, some: _Mask) -> tuple[str, str] | None:
     """The phase that has most of what these steps take more than the others, with its share."""
-    total_ms = _more(step_ms, some)
+    total_ms = _more(steps.step_ms, some)
     if total_ms <= 0:
         return None
-    phase, more_ms = _most_of(columns, some)
+    phase, more_ms = _most_of(steps, some)
     share = more_ms / total_ms
     return (fmt_share(min(share, 1.0)), phase) if share >= _MOST_OF_IT else None
 
 
-def _most_of(columns: StepColumns, some: _Mask) -> tuple[str, float]:
-    more_ms = {name: _more(column, some) for name, column in columns.phase_ms.items()}
-    found = max(more_ms, key=more_ms.__getitem__)
-    return _NAMES.get(found, found), more_ms[found]
+def _most_of(steps: Steps, some: _Mask) -> tuple[str, float]:
+    more = [(_more(ms, some), PHASE_WORDS[name]) for name, ms in steps.phase_ms.items()]
+    more_ms, phase = max(more, default=(0.0, ""))
+    return phase, more_ms
 
 
 def _more(column: _Array, some: _Mask) -> float:

@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
+from perfkit.base.trend import Trend, trend
 from perfkit.base.words import fmt_chosen_share, fmt_ratio, fmt_share
-from perfkit.measure.trend import Trend, trend
 
 #: From these shares of a step on, what could be removed bounds it, or bounds it in part. A loader
 #: without waits makes a step at most 1 / (1 - share) times as fast: 2× at one half, 1.25× at a

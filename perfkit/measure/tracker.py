@@ -17,13 +17,14 @@ from types import CodeType
 from typing import Any, Protocol
 
 from perfkit.base import torch_compat
+from perfkit.base.collector import CollectorTime
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention, this_thread
 from perfkit.base.machine.dataloader_stats import DataLoaderSampler
 from perfkit.base.uninterrupted import Uninterrupted, surely
+from perfkit.measure.batch import Batches
 from perfkit.measure.footprint import Footprint, footprint
-from perfkit.measure.loader_wait import LoaderWait
-from perfkit.measure.meter import CollectorTime, StepMeter
+from perfkit.measure.meter import StepMeter
 from perfkit.measure.phases import PHASES, Phases
 from perfkit.measure.slow_step_sampler import SlowStepSampler
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
@@ -163,9 +164,8 @@ class StepTracker:
         self._look_at_machine = self._machine.hook(self._mark_and_look)
         self._steps_only, self._is_recorded = steps_only, is_recorded
         self.meter = StepMeter()
-        self.loader = None if fetches else LoaderWait()
         self.phases = Phases(now)
-        self.phases.loader = self.loader
+        self.phases.batches = self._batches = None if fetches else Batches()
         self.sampler = SlowStepSampler(now)
         self._collector = CollectorTime(now)
         self.samples: int | None = 0
@@ -203,7 +203,7 @@ class StepTracker:
         """What of it failed and was switched off."""
         mine: list[Any] = [self._display, self._updates, self._machine, self.phases]
         mine += [self._collector.instrument, self.sampler.instrument]
-        mine += [one for one in (self.loader, self.looks and self.looks.instrument) if one]
+        mine += [one.instrument for one in (self._batches, self.looks) if one]
         return tuple(i.failure for i in mine if i.failure is not None)
 
     def now(self) -> int:
@@ -214,7 +214,7 @@ class StepTracker:
         """Begin; torch is imported, if ever."""
         self._began_ns = self._now()
         self._epoch_began_ns = self._began_ns
-        self._due_ns = 0 if self.loader else self._began_ns + self._early_ns
+        self._due_ns = 0 if self._batches else self._began_ns + self._early_ns
         self._is_on = True
         try:
             with Uninterrupted():
@@ -224,6 +224,10 @@ class StepTracker:
         except BaseException:  # Ctrl-C meanwhile
             self.forget()
             raise
+
+    def tell(self, show: Callable[..., object], what: object) -> None:
+        """Call what shows the run; where that fails, it is called no more, and the run goes on."""
+        self._display.hook(show)(what)
 
     def epoch_begins(self, loop: CodeType | None, n_batches: int | None) -> None:
         """An epoch begins, of so many batches; where fetches are told."""
@@ -278,34 +282,35 @@ class StepTracker:
         Args:
             began_ns: by the clock.
             ended_ns: by the clock.
-            fetched: its data wait in nanoseconds and its samples, where they were taken before.
+            fetched: its data wait in nanoseconds and its samples, where fetches are told.
         """
-        meter, loader = self.meter, self.loader
-        wait_ns, samples = fetched or self.fetched()
+        meter, batches = self.meter, self._batches
+        wait_ns, samples = fetched or (0, None)
         step_ns = ended_ns - began_ns
         taken = _NO_PHASES
         if self.phases.is_on:
             taken = self.phases.take(ended_ns)
             self.phase_ns[:] = map(operator.add, self.phase_ns, taken)
-            if taken[_EVALUATION] and loader is not None:
-                wait_ns = taken[_DATA]  # what was counted has that of the evaluation, too
-                samples = self._batch_samples
             if self._steps_only:
                 step_ns -= taken[_EVALUATION] + taken[_CHECKPOINT]
-        self._batch_samples = samples
-        step_ns, wait_ns = meter.add(step_ns, wait_ns, (*taken, self._collector.take()))
+        if batches is not None:
+            wait_ns, samples = taken[_DATA], batches.take()
+            if taken[_EVALUATION]:  # what was counted has those of the evaluation, too
+                samples = self._batch_samples
+            self._batch_samples = samples
+            if batches.source is not self._epoch:
+                self._epoch = batches.source
+                self.epochs += 1
+                self._epoch_from, self._epoch_began_ns = meter.n, began_ns
+            if not meter.n:
+                self._epoch_began_ns = ended_ns  # its first step also holds the set-up
+        step_ns, wait_ns = meter.add(step_ns, wait_ns, (*taken, sum(self._collector.take())))
         if wait_ns or samples:
             self.uses_loader = True
         if self.samples is not None:
             self.samples = None if samples is None else self.samples + samples
         if meter.n == self.n_left_out:
             self.samples_at = self.samples
-        if loader is not None and loader.source is not self._epoch:
-            self._epoch = loader.source
-            self.epochs += 1
-            self._epoch_from, self._epoch_began_ns = meter.n - 1, began_ns
-        if loader is not None and meter.n == 1:
-            self._epoch_began_ns = ended_ns  # its first step also holds the set-up
         if meter.n == self._epoch_from + 1:
             self.starts.append((self._epoch_from, step_ns, wait_ns))
         if ended_ns >= self._due_ns:
@@ -314,13 +319,6 @@ class StepTracker:
         self.phases.skip(now_ns)
         self.sampler.begins(meter.n, now_ns)
         return now_ns
-
-    def fetched(self) -> tuple[int, int | None]:
-        """Data wait in nanoseconds and samples since the last call, of DataLoaders."""
-        if self.loader is None:
-            return 0, None
-        wait_s, samples = self.loader.take()
-        return round(wait_s * 1e9), samples
 
     def _read_and_tell(self, now_ns: int) -> None:
         before, samples_before, total_ns, wait_ns = self._seen
@@ -366,7 +364,7 @@ class StepTracker:
     def _position(self) -> tuple[int, int | None]:
         """Steps of this epoch that are over, and how many it has; all steps where unknown."""
         n = self.meter.n - self._epoch_from
-        if self.loader is None:
+        if self._batches is None:
             return n, self._expected
         iterator = self._epoch() if self._epoch is not None else None
         position = None if iterator is None else torch_compat.loader_position(iterator)
@@ -411,9 +409,7 @@ class StepTracker:
             ended=ended,
             n_steps=meter.n,
             n_epochs=max(self.epochs, 1),
-            numbers=meter.numbers,
-            step_ms=meter.step_ms,
-            wait_ms=meter.wait_ms,
+            steps=meter.steps if phases.are_sure else replace(meter.steps, phase_ms={}),
             total_ms=meter.total_ns / 1e6,
             starts=tuple((n, step / 1e6, wait / 1e6) for n, step, wait in self.starts),
             samples=self.samples,
@@ -424,8 +420,7 @@ class StepTracker:
             busy=self.busy,
             during=self.sampler.during,
             loading=None if self.looks is None else self.looks.result(),
-            waits_known=self.uses_loader and (self.loader is None or not phases.failure),
+            waits_known=self.uses_loader and (self._batches is None or not phases.failure),
             phase_ns=phases.told(self.phase_ns),
-            columns=meter.columns if phases.are_sure else None,
         )
         return summarize_run(replace(found, **known))

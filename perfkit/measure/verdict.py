@@ -16,13 +16,14 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.machine.dataloader_stats import DataLoaderStats
 from perfkit.base.plain import fields
-from perfkit.base.words import fmt_bound, fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
+from perfkit.base.trend import Trend
+from perfkit.base.words import fmt_bound, fmt_bytes, fmt_ms, fmt_share, plural, which_steps
 from perfkit.measure import slow_steps
 from perfkit.measure._student import t_quantile
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.loader_cause import LoaderCause, loader_cause
 from perfkit.measure.memory_looks import Rise, rise
-from perfkit.measure.meter import StepColumns
+from perfkit.measure.meter import Steps
 from perfkit.measure.phases import PHASES
 from perfkit.measure.summary import (
     DATA_BOUND_FROM,
@@ -31,7 +32,6 @@ from perfkit.measure.summary import (
     drift_of,
     summarize,
 )
-from perfkit.measure.trend import Trend
 
 # A larger gain is not a prediction: something else would bound the step first.
 _MOST_GAIN = 100
@@ -40,9 +40,6 @@ _FEWEST_STEPS = 3
 # Further steps left out after the first: caches, cuDNN's choice of algorithm, compilation.
 _WARM_UP_STEPS = 2
 _WARM_UP_AWAY_FROM = 10
-# They come "every 10th" step if this share of the distances between them is the same.
-_REGULAR = 0.8
-_LISTED = 3
 # The sentence mentions the loader's start if it takes a tenth of the run.
 _STARTS_FROM = 0.1
 # Memory creeps if it clearly grows, by more than caches do over the run: an allocator's counter is
@@ -67,9 +64,7 @@ class RunFacts:
     ended: str
     n_steps: int
     n_epochs: int
-    numbers: npt.NDArray[np.int64]
-    step_ms: _Array
-    wait_ms: _Array
+    steps: Steps
     total_ms: float
     starts: tuple[tuple[int, float, float], ...]
     samples: int | None
@@ -85,7 +80,6 @@ class RunFacts:
     loading: DataLoaderStats | None = None
     waits_known: bool = True  # False where no DataLoader was seen, and data may come otherwise
     phase_ns: tuple[int, ...] = ()  # of each of PHASES, of the whole run
-    columns: StepColumns | None = None  # of the same steps as step_ms
 
 
 @dataclass(frozen=True)
@@ -267,22 +261,19 @@ def summarize_run(facts: RunFacts) -> RunSummary:
         ),
         why_waiting=loader_cause(facts.loading, lost=share or 0.0),
     )
-    return replace(summary, sentence=_sentence(steps, summary))
+    return replace(summary, sentence=_sentence(facts, steps, summary))
 
 
-def _steady(facts: RunFacts) -> tuple[RunFacts, list[str]]:
+def _steady(facts: RunFacts) -> tuple[Steps, list[str]]:
     """With the steps alone that represent the run: no first step of an epoch, no warm-up."""
-    notes, numbers = [], facts.numbers
+    notes, numbers = [], facts.steps.numbers
     keep = ~np.isin(numbers, [number for number, _, _ in facts.starts])
     if facts.n_steps >= _WARM_UP_AWAY_FROM:
         keep &= numbers > _WARM_UP_STEPS
     if facts.n_steps and not keep.any():
         keep = np.ones_like(keep)
         notes.append("every step is the first of its epoch: starting the loader is part of each")
-    kept: dict[str, Any] = {n: getattr(facts, n)[keep] for n in ("numbers", "step_ms", "wait_ms")}
-    if facts.columns is not None:
-        kept["columns"] = facts.columns.at(np.flatnonzero(keep))
-    return replace(facts, **kept), notes
+    return facts.steps.at(keep), notes
 
 
 def _wait_share(
@@ -345,7 +336,7 @@ def _creep(readings: Sequence[tuple[int, Footprint]]) -> Rise | None:
     return rise(looks, intervals=_CREEP_PARTS - 1, least_bytes=least)
 
 
-def _curve(steps: RunFacts, readings: Sequence[tuple[int, Footprint]]) -> RunCurve:
+def _curve(steps: Steps, readings: Sequence[tuple[int, Footprint]]) -> RunCurve:
     numbers = steps.numbers
     columns: list[_Array] = [numbers.astype(np.float64) + 1, steps.step_ms, steps.wait_ms]
     if len(numbers) > _CURVE_POINTS:
@@ -361,10 +352,10 @@ def _curve(steps: RunFacts, readings: Sequence[tuple[int, Footprint]]) -> RunCur
     )
 
 
-def _sentence(steps: RunFacts, run: RunSummary) -> str:
+def _sentence(facts: RunFacts, steps: Steps, run: RunSummary) -> str:
     step, share, busy, why = run.step, run.wait_share, run.busy, run.why_waiting
-    if step is None or (share is None and steps.waits_known):
-        return _no_step(steps)
+    if step is None or (share is None and facts.waits_known):
+        return _no_step(facts)
     first = ""
     if busy is not None:
         first = "".join(f"{one} " for one in busy.held_back_by())
@@ -382,9 +373,8 @@ def _sentence(steps: RunFacts, run: RunSummary) -> str:
             f"{first}Only {plural(step.n, 'step')} could be timed, too few for a verdict."
             f"{_growth(steps, None, run.memory)}"
         )
-    parts = [*_bound_by_data(run, step), *_uneven(steps, step.median)]
-    starts = [number for number, _, _ in steps.starts]
-    slower = slow_steps.first_epoch(steps.numbers, steps.step_ms, starts, steps.columns)
+    parts = [*_bound_by_data(run, step), *_uneven(steps, step.median, facts.during)]
+    slower = slow_steps.first_epoch(steps, [number for number, _, _ in facts.starts])
     if slower:
         parts.append(slower)
     elif run.drift is not None and run.drift.change < 0:
@@ -429,14 +419,14 @@ def _bound_by_data(run: RunSummary, step: Summary) -> list[str]:
     return said
 
 
-def _growth(steps: RunFacts, drift: Trend | None, memory: MemoryUse | None) -> str:
+def _growth(steps: Steps, drift: Trend | None, memory: MemoryUse | None) -> str:
     """What grew from step to step, by how much, how sure that is, and what to do next."""
     said = []
     if drift is not None and drift.change > 0:
         # of a long run not every step is kept, and the first of each epoch is left out
         apart = np.ptp(steps.numbers) / max(len(steps.numbers) - 1, 1) or 1.0
         each, low, high = (fmt_ms(x / apart) for x in (drift.slope, drift.low, drift.high))
-        phase = slow_steps.growing_phase(steps.columns, steps.step_ms) if steps.columns else ""
+        phase = slow_steps.growing_phase(steps)
         said.append(
             f"steps got {fmt_share(drift.relative)} slower over the run: {each} more with each "
             f"step [{low}, {high}]" + f" ({phase})" * bool(phase)
@@ -463,7 +453,7 @@ def growing(memory: MemoryUse | None) -> str:
     return f"{_GROWING[memory.kind]} grows by {fmt_bytes(creep.per_step)} a step"
 
 
-def _uneven(steps: RunFacts, median: float) -> list[str]:
+def _uneven(steps: Steps, median: float, during: Callable[[set[int]], str]) -> list[str]:
     """Which steps are slow, how slow, and what they are made of; nothing where none stands out."""
     step_ms = steps.step_ms
     slow = slow_steps.stands_out(step_ms, median)
@@ -471,34 +461,16 @@ def _uneven(steps: RunFacts, median: float) -> list[str]:
         return []
     took, numbers = step_ms[slow], steps.numbers[slow]
     times = " to ".join(dict.fromkeys(map(fmt_ms, (float(took.min()), float(took.max())))))
-    together = "and together they are " if len(took) > 1 else ""
+    together = "together " if len(took) > 1 else ""
     said = (
-        f"steps are uneven: {_which(numbers + 1, len(step_ms))} {times}, {together}"
+        f"steps are uneven: {times} {which_steps((numbers + 1).tolist(), len(step_ms))}, {together}"
         f"{fmt_share(float(took.sum() / step_ms.sum()))} of the time"
     )
     if float(steps.wait_ms[slow].sum()) > float(took.sum()) / 2:
         return [f"{said}; in these the loop waits for the loader"]
-    why = slow_steps.cause(steps.columns, step_ms, slow) if steps.columns else ""
-    line = steps.during(set(numbers.tolist()))
+    why = slow_steps.cause(steps, slow)
+    line = during(set(numbers.tolist()))
     return ["; ".join(filter(None, (said, why, line and f"in these it runs {line}")))]
-
-
-def _which(numbers: npt.NDArray[np.int64], n_of: int) -> str:
-    """These steps, as the subject of "takes"."""
-    gaps = np.diff(numbers)
-    usual = int(np.median(gaps)) if len(gaps) else 0
-    listed = ", ".join(fmt_count(int(n)) for n in numbers[:_LISTED])
-    listed += " …" * (len(numbers) > _LISTED)
-    if usual > 1 and len(gaps) >= _LISTED and float(np.mean(gaps == usual)) >= _REGULAR:
-        return f"every {_ordinal(usual)} ({listed}) takes"
-    if len(numbers) == 1:
-        return f"number {listed} takes"
-    return f"{fmt_count(len(numbers))} of {fmt_count(n_of)} ({listed}) take"
-
-
-def _ordinal(n: int) -> str:
-    ending = "th" if 10 <= n % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
-    return f"{n}{ending}"
 
 
 def _no_step(facts: RunFacts) -> str:

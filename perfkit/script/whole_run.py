@@ -246,19 +246,17 @@ def _with_phases(recording: Recording, seen: TorchWatch) -> Recording:
     outside, run = recording.elsewhere, seen.run
     if outside is None or not run.phases.are_sure:
         return recording
-    columns, numbers = seen.meter.columns, seen.meter.numbers
-    growth = outside.growth
+    steps, growth = seen.meter.steps, outside.growth
     if growth is not None:
-        later = np.flatnonzero(numbers >= max(recording.coverage.last_step, run.n_left_out))
-        phase = slow_steps.growing_phase(columns.at(later), seen.meter.step_ms[later])
-        growth = replace(growth, phase=phase)
-    usual_ms = {name: float(np.median(column)) for name, column in columns.phase_ms.items()}
+        later = steps.at(steps.numbers >= max(recording.coverage.last_step, run.n_left_out))
+        growth = replace(growth, phase=slow_steps.growing_phase(later))
+    usual_ms = {name: float(np.median(column)) for name, column in steps.phase_ms.items()}
 
     def phases(stretch: Stretch) -> tuple[tuple[str, float], ...]:
-        rows = np.flatnonzero(np.isin(numbers + 1, stretch.numbers))
+        slow = steps.at(np.isin(steps.numbers + 1, stretch.numbers))
         spent = {
-            name: float(np.maximum(column[rows] - usual_ms[name], 0.0).sum())
-            for name, column in columns.phase_ms.items()
+            name: float(np.maximum(column - usual_ms[name], 0.0).sum())
+            for name, column in slow.phase_ms.items()
         }
         if not stretch.numbers:  # after the last step
             spent = {name: ns / 1e6 for name, ns in zip(PHASES, run.after_ns, strict=True)}
@@ -290,15 +288,13 @@ def _shares_of_all(seen: TorchWatch, recorded: Coverage) -> dict[str, float] | N
     run = seen.run
     if not run.phases.are_sure:
         return None
-    phase_ms, numbers = seen.meter.columns.phase_ms, seen.meter.numbers
-    rows = np.flatnonzero(
-        (numbers >= run.n_left_out)
-        & ~((numbers >= recorded.first_step - 1) & (numbers < recorded.last_step))
-    )
-    if len(rows) < _LEAST_STEPS:
+    n = seen.meter.steps.numbers
+    is_recorded = (n >= recorded.first_step - 1) & (n < recorded.last_step)
+    steps = seen.meter.steps.at((n >= run.n_left_out) & ~is_recorded)
+    if len(steps) < _LEAST_STEPS:
         return None
     spent = {
-        name: sum(float(phase_ms[phase][rows].sum()) for phase in phases)
+        name: sum(float(steps.phase_ms[phase].sum()) for phase in phases)
         for name, phases in _PHASES_OF.items()
     }
     total = sum(spent.values())
@@ -309,9 +305,9 @@ def _evaluated_ms(seen: TorchWatch, covered: Coverage) -> list[float]:
     """What of each recorded step was evaluation; empty where that is not sure."""
     if not seen.run.phases.are_sure:
         return []
-    numbers = seen.meter.numbers
-    rows = (numbers >= covered.first_step - 1) & (numbers < covered.last_step)
-    return [float(ms) for ms in seen.meter.columns.phase_ms["evaluation"][rows]]
+    n = seen.meter.steps.numbers
+    steps = seen.meter.steps.at((n >= covered.first_step - 1) & (n < covered.last_step))
+    return [float(ms) for ms in steps.phase_ms["evaluation"]]
 
 
 def _nothing(

@@ -1,4 +1,4 @@
-"""The garbage collector is at rest within, and afterwards as it was."""
+"""The garbage collector is at rest within and afterwards as it was; how long it takes is known."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from perfkit.base import collector
+from perfkit.base.collector import CollectorTime
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -109,3 +110,39 @@ def test_ctrl_c_at_any_line_of_it_leaves_the_collector_on() -> None:
 
 def _is_of_it(frame: FrameType) -> bool:
     return frame.f_code.co_filename == collector.__file__
+
+
+def test_it_listens_to_the_collections_of_its_own_thread_only_while_it_runs() -> None:
+    taking = CollectorTime()
+    before = list(gc.callbacks)
+    taking.start()
+    taking.start()
+    assert len(gc.callbacks) == len(before) + 1
+    other = threading.Thread(target=gc.collect)
+    other.start()
+    other.join()
+    assert not taking.take()
+    gc.collect()
+    taking.stop()
+    assert gc.callbacks == before
+    assert sum(taking.take()) > 0
+    gc.collect()
+    assert not taking.take()
+
+
+def test_a_collection_counts_from_its_begin_to_its_end_and_short_ones_may_be_left_out() -> None:
+    times = iter((5, 8, 20, 120))
+    taking = CollectorTime(times.__next__, least_ns=3)
+    taking.start()
+    for phase in ("stop", "start", "stop", "stop", "start"):  # one was under way at first
+        taking._callback(phase, {})
+    assert (taking.take(), taking.take()) == ([3], ())
+    taking._callback("stop", {})
+    assert taking.take() == [100]
+    brief = CollectorTime(iter((5, 7)).__next__, least_ns=3)
+    brief.start()
+    for phase in ("start", "stop"):
+        brief._callback(phase, {})
+    taking.stop()
+    brief.stop()
+    assert not brief.take()

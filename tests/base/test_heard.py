@@ -20,12 +20,12 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import perfkit
+from perfkit.base.collector import CollectorTime
 from perfkit.base.heard import hear, raised_by_handler
 from perfkit.base.instrument import Instrument
 from perfkit.memory.account import Accountant
 from perfkit.synclint.connections import Connections
 from perfkit.trace.record.deadline import call_in_main_thread
-from perfkit.trace.record.facts import GcPauses
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
@@ -100,7 +100,7 @@ def no_other_callbacks() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_other_callbacks")
 def test_ctrl_c_in_a_garbage_collection_comes_right_after_it() -> None:
-    pauses = GcPauses()
+    pauses = CollectorTime()
     pauses.start()
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -176,7 +176,7 @@ def test_a_handler_of_the_users_is_no_failure_of_the_instrument(handler: Any) ->
 @pytest.mark.usefixtures("no_other_callbacks")
 def test_an_alarm_in_a_garbage_collection_comes_right_after_it() -> None:
     signal.signal(signal.SIGALRM, _alarm)
-    pauses = GcPauses()
+    pauses = CollectorTime()
     pauses.start()
     try:
         with pytest.raises(TimeoutError):

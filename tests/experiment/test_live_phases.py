@@ -13,8 +13,8 @@ from torch.nn.modules import module as torch_module
 
 from perfkit.experiment.process import _live_phases, worker
 from perfkit.experiment.process._live_phases import LivePhases
+from perfkit.experiment.process.loader_wait import LoaderWait
 from perfkit.experiment.process.phase_means import PhaseMeans, PhaseRows
-from perfkit.measure.loader_wait import LoaderWait
 from perfkit.measure.phases import PHASES, Phases
 from tests.left_running import n_optimizer_step_hooks
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from perfkit.experiment.process import worker
-from perfkit.measure.loader_wait import LoaderWait
+from perfkit.experiment.process.loader_wait import LoaderWait
 
 MIB = 2**20
 

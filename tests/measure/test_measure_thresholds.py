@@ -11,23 +11,23 @@ import numpy as np
 import pytest
 
 from perfkit.base.machine.dataloader_stats import DataLoaderStats, ProcessUse
+from perfkit.base.trend import trend
 from perfkit.measure import paired
 from perfkit.measure.compare import doubts
 from perfkit.measure.footprint import Footprint
 from perfkit.measure.loader_cause import loader_cause
-from perfkit.measure.meter import StepColumns
+from perfkit.measure.meter import Steps
 from perfkit.measure.paired import FEWEST, Interval, _signed_rank, ratio_interval
 from perfkit.measure.slow_steps import cause, first_epoch, growing_phase, stands_out
 from perfkit.measure.summary import summarize
-from perfkit.measure.trend import trend
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
 
 from .test_slow_steps import Trainer
 
-Steps = list[float]
+Ms = list[float]
 
 
-def _told(values: Steps) -> str:
+def _told(values: Ms) -> str:
     return " ".join(summarize(values).warnings)
 
 
@@ -41,7 +41,7 @@ def _told(values: Steps) -> str:
     ],
 )
 def test_doubts_about_values(
-    words: str, make: Callable[[float], Steps], below: float, above: float
+    words: str, make: Callable[[float], Ms], below: float, above: float
 ) -> None:
     assert words not in _told(make(below))
     assert words in _told(make(above))
@@ -108,9 +108,12 @@ def test_steps_that_stand_out(below: np.ndarray, above: np.ndarray) -> None:
     assert stands_out(above, 10.0).any()
 
 
-def _columns(step_ms: np.ndarray, forward_ms: np.ndarray, gc_ms: np.ndarray) -> StepColumns:
+def _steps(
+    step_ms: np.ndarray, forward_ms: np.ndarray | None = None, gc_ms: np.ndarray | None = None
+) -> Steps:
     none = np.zeros(len(step_ms))
-    return StepColumns({"forward": forward_ms, "other": none}, gc_ms)
+    phases = {} if forward_ms is None else {"forward": forward_ms, "other": none}
+    return Steps(np.arange(len(step_ms)), step_ms, none, phases, none if gc_ms is None else gc_ms)
 
 
 def _kind(n_slow: int, share: float, *, gc: bool = False) -> str | None:
@@ -118,7 +121,7 @@ def _kind(n_slow: int, share: float, *, gc: bool = False) -> str | None:
     slow = np.arange(40) < n_slow
     step_ms, more = np.where(slow, 20.0, 10.0), np.where(slow, 10 * share, 0.0)
     none = np.zeros(40)
-    found = cause(_columns(step_ms, none if gc else 3 + more, more if gc else none), step_ms, slow)
+    found = cause(_steps(step_ms, none if gc else 3 + more, more if gc else none), slow)
     kinds = {"garbage collector": "gc", "the forward pass": "forward"}
     return next((kind for words, kind in kinds.items() if words in found), None)
 
@@ -143,7 +146,7 @@ def test_what_is_named_as_the_cause_of_slow_steps() -> None:
 )
 def test_a_first_epoch_that_was_slower(n_first: int, first_ms: float, is_told: bool) -> None:
     step_ms = np.where(np.arange(40) < n_first, first_ms, 10.0)
-    said = first_epoch(np.arange(40), step_ms, (0, n_first), None)
+    said = first_epoch(_steps(step_ms), (0, n_first))
     assert bool(said) is is_told
 
 
@@ -156,18 +159,17 @@ def test_a_first_epoch_is_slower_where_the_middle_halves_are_apart(
     """Of 20 steps each: so many of the first are quick as well, so many later ones are long."""
     first = [9.0] * n_quick + [12.0] * (20 - n_quick)
     rest = [10.0] * (20 - n_long) + [15.0] * n_long
-    assert bool(first_epoch(np.arange(40), np.array(first + rest), (0, 20), None)) is is_told
+    assert bool(first_epoch(_steps(np.array(first + rest)), (0, 20))) is is_told
 
 
 @pytest.mark.parametrize(("share", "percent"), [(0.6, "60 %"), (1.5, "100 %")])
 def test_no_phase_has_more_than_all_of_it(share: float, percent: str) -> None:
     """Of what grows, or of what the first epoch took more; others may have become quicker."""
     step_ms = 10 + np.arange(40) / 10
-    columns = _columns(step_ms, 3 + share * np.arange(40) / 10, np.zeros(40))
-    assert growing_phase(columns, step_ms) == f"{percent} of it in the forward pass"
+    steps = _steps(step_ms, 3 + share * np.arange(40) / 10)
+    assert growing_phase(steps) == f"{percent} of it in the forward pass"
     step_ms = np.where(np.arange(40) < 20, 12.0, 10.0)
-    columns = _columns(step_ms, 3 + share * step_ms, np.zeros(40))
-    said = first_epoch(np.arange(40), step_ms, (0, 20), columns)
+    said = first_epoch(_steps(step_ms, 3 + share * step_ms), (0, 20))
     assert "(median), the second's 10.0 ms:" in said
     assert said.endswith(f"{percent} of the difference is the forward pass")
 
@@ -175,9 +177,9 @@ def test_no_phase_has_more_than_all_of_it(share: float, percent: str) -> None:
 def test_steps_far_below_a_millisecond_are_judged_alike() -> None:
     step_ms = np.where(np.arange(40) < 5, 0.2, 0.1)
     assert stands_out(step_ms, 0.1).sum() == 5
-    assert cause(_columns(step_ms, step_ms, np.zeros(40)), step_ms, step_ms > 0.15)
+    assert cause(_steps(step_ms, step_ms), step_ms > 0.15)
     step_ms = 0.1 + np.arange(40) / 1000
-    assert growing_phase(_columns(step_ms, step_ms, np.zeros(40)), step_ms)
+    assert growing_phase(_steps(step_ms, step_ms))
 
 
 def test_a_few_quick_steps_hide_no_slow_ones() -> None:
@@ -189,15 +191,15 @@ def test_a_few_quick_steps_hide_no_slow_ones() -> None:
 def test_one_slow_step_has_no_each(n_slow: int, each: str) -> None:
     slow = np.arange(40) < n_slow
     step_ms = np.where(slow, 20.0, 10.0)
-    found = cause(_columns(step_ms, step_ms, np.zeros(40)), step_ms, slow)
+    found = cause(_steps(step_ms, step_ms), slow)
     assert found == f"10.0 ms more{each} goes to the forward pass"
 
 
 def test_a_phase_that_grows_with_the_steps() -> None:
     step_ms = 10 + np.arange(40) / 10
     for share, named in ((0.45, False), (0.55, True)):
-        columns = _columns(step_ms, 3 + share * np.arange(40) / 10, np.zeros(40))
-        assert ("forward" in growing_phase(columns, step_ms)) is named
+        steps = _steps(step_ms, 3 + share * np.arange(40) / 10)
+        assert ("forward" in growing_phase(steps)) is named
 
 
 @pytest.mark.parametrize(
@@ -283,8 +285,15 @@ def test_a_gain_above_ten_is_not_told() -> None:
 # --- a watched run ------------------------------------------------------------------------
 
 
-def _run(step_ms: Steps | np.ndarray, first_wait_ms: float = 0.0, **known: object) -> RunSummary:
-    """The summary of an epoch whose steps took so long and waited for nothing."""
+def _run(
+    step_ms: Ms | np.ndarray,
+    first_wait_ms: float = 0.0,
+    *,
+    wait_ms: np.ndarray | None = None,
+    since: int = 0,
+    **known: object,
+) -> RunSummary:
+    """The summary of an epoch whose steps took so long, and waited so long or for nothing."""
     took = np.asarray(step_ms, dtype=np.float64)
     n, total_ms = len(took), float(took.sum())
     facts = RunFacts(
@@ -293,9 +302,9 @@ def _run(step_ms: Steps | np.ndarray, first_wait_ms: float = 0.0, **known: objec
         n_steps=n,
         n_epochs=1,
         n_unfinished=0,
-        numbers=np.arange(n),
-        step_ms=took,
-        wait_ms=np.zeros(n),
+        steps=Steps(
+            np.arange(n) + since, took, np.zeros(n) if wait_ms is None else wait_ms, {}, np.zeros(n)
+        ),
         total_ms=total_ms,
         starts=((0, 0.0, first_wait_ms),),
         samples=None,
@@ -316,7 +325,7 @@ def test_watching_never_takes_more_than_the_run() -> None:
     assert _run([10.0] * 30, wall_s=0.4, update_s=0.02).update_share == pytest.approx(0.05)
 
 
-def _slow_at(numbers: list[int], slow_ms: Steps | float, n: int = 120) -> np.ndarray:
+def _slow_at(numbers: list[int], slow_ms: Ms | float, n: int = 120) -> np.ndarray:
     step_ms = np.full(n, 10.0)
     step_ms[[number - 1 for number in numbers]] = slow_ms
     return step_ms
@@ -333,7 +342,7 @@ def test_a_run_is_uneven_where_its_mean_is_far_above_its_median() -> None:
     """Also where more than a quarter of its steps are slow, so that they are its spread."""
     for n in (6, 40):
         said = _run(_slow_at(list(range(10, 10 + n)), 100.0, 103)).sentence
-        assert f"{n} of 100 (10, 11, 12 …) take 100 ms, and" in said
+        assert f"100 ms in steps 10 to {9 + n}, together" in said
 
 
 def test_steps_are_uneven_from_half_as_long_again() -> None:
@@ -354,23 +363,21 @@ def test_the_interval_of_the_wait_is_students_over_twenty_stretches() -> None:
 
 
 def test_the_long_steps_take_twice_the_median() -> None:
-    for took, n in ((19.0, 6), (21.0, 7)):
+    for took, which in ((19.0, "in steps 10 to 15,"), (21.0, "in 7 steps (10, 11, 12 …),")):
         step_ms = _slow_at([*range(10, 16), 50], [100.0] * 6 + [took], 103)
-        assert f"{n} of 100" in _run(step_ms).sentence
+        assert which in _run(step_ms).sentence
 
 
 def test_long_steps_come_at_intervals_where_four_fifths_of_the_distances_are_alike() -> None:
     tens = list(range(10, 101, 10))
-    assert "every 10th (10, 20, 30 …)" in _run(_slow_at(tens, 100.0)).sentence
+    assert "in every 10th step (steps 10, 20 … 100)" in _run(_slow_at(tens, 100.0)).sentence
     assert "every 10th" in _run(_slow_at([*tens[:-1], 99], 100.0)).sentence  # 8 of 9
-    assert "10 of 117" in _run(_slow_at([*tens[:-2], 89, 97], 100.0)).sentence  # 7 of 9
-    # two distances that agree may be chance
-    assert "every" not in _run(_slow_at([10, 20, 30], 300.0)).sentence
-    assert "every 10th" in _run(_slow_at([10, 20, 30, 40], 300.0)).sentence
+    assert "in 10 steps (10" in _run(_slow_at([*tens[:-2], 89, 97], 100.0)).sentence  # 7 of 9
+    assert "(steps 10, 20 and 30)" in _run(_slow_at([10, 20, 30], 300.0)).sentence
 
 
 def test_long_steps_of_one_length_have_one_figure() -> None:
-    for longest, said in ((100.0, "take 100 ms, and"), (130.0, "take 100 ms to 130 ms, and")):
+    for longest, said in ((100.0, "uneven: 100 ms in"), (130.0, "uneven: 100 ms to 130 ms in")):
         step_ms = _slow_at([*range(10, 15), *range(20, 25)], [100.0] * 5 + [longest] * 5)
         assert said in _run(step_ms).sentence
 
@@ -448,7 +455,7 @@ def test_the_share_of_waiting_has_its_interval_from_twenty_stretches() -> None:
     """Stretches of 20 steps wait 4 and 2 ms of 10, in turns: t(19) = 2.093 standard errors."""
     wait = np.repeat([4.0, 2.0] * 10, 20)
     # no step is the first of an epoch or warm-up
-    run = _run(np.full(400, 10.0), wait_ms=wait, numbers=np.arange(400) + 10, starts=())
+    run = _run(np.full(400, 10.0), wait_ms=wait, since=10, starts=())
     half = 2.093 * np.sqrt(20 / 19 * 20 * 20.0**2) / 4_000
     assert run.wait_share == pytest.approx(0.3, rel=0.01)
     assert (run.wait_high or 0) - (run.wait_low or 0) == pytest.approx(2 * half, rel=0.02)
@@ -467,7 +474,7 @@ def test_the_second_and_third_step_are_warm_up_from_ten_steps_on(n: int, kept: i
     assert len(_run([10.0] * n).curve.numbers) == kept
 
 
-def _warned(words: str, step_ms: Steps, **known: object) -> bool:
+def _warned(words: str, step_ms: Ms, **known: object) -> bool:
     return any(words in one for one in _run(step_ms, **known).warnings)
 
 

@@ -19,17 +19,17 @@ def metered(steps: list[tuple[int, int]], capacity: int = 65_536) -> StepMeter:
 
 def test_a_step_is_split() -> None:
     meter = metered([(10 * MS, 4 * MS), (20 * MS, 0)])
-    assert meter.step_ms.tolist() == [10, 20]
-    assert meter.wait_ms.tolist() == [4, 0]
+    assert meter.steps.step_ms.tolist() == [10, 20]
+    assert meter.steps.wait_ms.tolist() == [4, 0]
     assert (meter.n, meter.total_ns, meter.wait_total_ns) == (2, 30 * MS, 4 * MS)
 
 
 @given(st.lists(st.tuples(st.integers(-50, 1000), st.integers(-50, 2000)), max_size=80))
 def test_nothing_is_negative_and_no_wait_longer_than_its_step(steps: list[tuple[int, int]]) -> None:
     meter = metered(steps)
-    assert (meter.step_ms >= 0).all()
-    assert (meter.wait_ms >= 0).all()
-    assert (meter.wait_ms <= meter.step_ms).all()
+    assert (meter.steps.step_ms >= 0).all()
+    assert (meter.steps.wait_ms >= 0).all()
+    assert (meter.steps.wait_ms <= meter.steps.step_ms).all()
 
 
 @pytest.mark.parametrize("n", [7, 8, 9, 16, 17, 100, 1000])
@@ -38,9 +38,11 @@ def test_a_full_meter_keeps_an_even_sample_and_exact_sums(n: int) -> None:
     assert meter.n == n
     assert meter.total_ns == sum(range(n))
     assert meter.wait_total_ns == sum(i // 2 for i in range(n))
-    kept = meter.numbers
+    kept = meter.steps.numbers
     assert len(kept) <= 8
-    assert np.array_equal(meter.step_ms * 1e6, kept)  # step i took i ns: the right ones are kept
+    assert np.array_equal(
+        meter.steps.step_ms * 1e6, kept
+    )  # step i took i ns: the right ones are kept
     assert np.array_equal(kept, np.arange(0, n, meter.stride)[: len(kept)])
     assert n - kept[-1] <= meter.stride
 
@@ -59,14 +61,14 @@ def test_waits_thin_out_with_their_steps() -> None:
     meter = StepMeter(capacity=8)
     for n in range(100):
         meter.add(1000, n)
-    assert (1e6 * meter.wait_ms).round().tolist() == meter.numbers.tolist()
+    assert (1e6 * meter.steps.wait_ms).round().tolist() == meter.steps.numbers.tolist()
 
 
 def test_the_smallest_capacity_is_two() -> None:
     meter = StepMeter(capacity=2)
     for n in range(5):
         meter.add(n, 0)
-    assert meter.numbers.tolist() == [0]
+    assert meter.steps.numbers.tolist() == [0]
     assert (meter.n, meter.stride) == (5, 8)
 
 

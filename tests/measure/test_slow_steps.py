@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from perfkit.measure.meter import CollectorTime, StepColumns, StepMeter
+from perfkit.base.collector import CollectorTime
+from perfkit.measure.meter import StepMeter, Steps
 from perfkit.measure.phases import PHASES
 from perfkit.measure.slow_steps import cause, first_epoch, growing_phase, stands_out
 from perfkit.measure.verdict import RunFacts, RunSummary, summarize_run
@@ -48,23 +48,21 @@ class Trainer:
             took = {name: ms * jitter(n) for name, ms in took.items()}
             extra(n, took)
             row = [round(took.get(name, 0.0) * MS) for name in PHASES]
-            self.meter.add(sum(row), row[0], (*row, self.collector.take()))
+            self.meter.add(sum(row), row[0], (*row, sum(self.collector.take())))
             self.steps_ms.append(sum(row) / MS)
             self.waits_ms.append(took["data_wait"])
             self.total_ns = [a + b for a, b in zip(self.total_ns, row, strict=True)]
 
-    def summary(self, starts: tuple[int, ...] = (0,), columns: bool = True) -> RunSummary:
+    def summary(self, starts: tuple[int, ...] = (0,), sure: bool = True) -> RunSummary:
         return summarize_run(
             RunFacts(
                 name="made", ended="finished", n_steps=len(self.steps_ms), n_epochs=len(starts),
-                numbers=np.arange(len(self.steps_ms)),
-                step_ms=np.array(self.steps_ms), wait_ms=np.array(self.waits_ms),
+                steps=self.meter.steps if sure else replace(self.meter.steps, phase_ms={}),
                 total_ms=sum(self.steps_ms),
                 starts=tuple((n, self.steps_ms[n], self.waits_ms[n]) for n in starts),
                 samples=None, memory=(), wall_s=sum(self.steps_ms) / 1e3,
                 update_s=0.0,
                 phase_ns=tuple(self.total_ns),
-                columns=self.meter.columns if columns else None,
             )
         )  # fmt: skip
 
@@ -75,7 +73,8 @@ def test_a_stall_every_tenth_step_is_named_with_its_phase() -> None:
             took["checkpoint"] = 12.0
 
     said = Trainer(200, stall).summary().sentence
-    assert "every 10th (10, 20, 30 …) takes 22." in said
+    assert "steps are uneven: 22." in said
+    assert " ms in every 10th step (steps 10, 20 … 200), together " in said
     assert "12.0 ms more each goes to saving a checkpoint" in said
 
 
@@ -99,7 +98,7 @@ def test_a_garbage_collection_is_named() -> None:
 
     trainer.append(Collecting())
     said = trainer[0].summary().sentence
-    assert "every 25th (25, 50, 75 …) takes" in said
+    assert "in every 25th step (steps 25, 50 … 200)" in said
     assert "40.0 ms of it each is Python's garbage collector: gc.freeze()" in said
 
 
@@ -137,7 +136,7 @@ def test_thin_evidence_says_less() -> None:
             took["backward"] += 200
 
     said = Trainer(100, once).summary().sentence
-    assert "number 57 takes" in said
+    assert " ms in step 57, " in said
     assert "goes to" not in said  # half of it each: no one cause
     assert "every" not in said
 
@@ -149,23 +148,20 @@ def test_thin_evidence_says_less() -> None:
     assert "the first epoch" not in Trainer(15, few).summary(starts=(0, 8)).sentence
 
 
-def test_without_columns_nothing_is_said_of_causes() -> None:
+def test_where_phases_are_not_sure_none_is_said_to_be_the_cause() -> None:
     def stall(n: int, took: dict[str, float]) -> None:
         if n % 10 == 0:
             took["checkpoint"] = 12.0
 
-    said = Trainer(200, stall).summary(columns=False).sentence
+    said = Trainer(200, stall).summary(sure=False).sentence
     assert "uneven" in said
     assert "goes to" not in said
 
 
-def columns(**given: np.ndarray) -> StepColumns:
-    n = len(next(iter(given.values())))
-    zero = np.zeros(n)
-    return StepColumns(
-        {name: given.get(name, zero) for name in PHASES},
-        given.get("gc", zero),
-    )  # fmt: skip
+def steps(step_ms: np.ndarray, **given: np.ndarray) -> Steps:
+    zero = np.zeros(len(step_ms))
+    phases = {name: given.get(name, zero) for name in PHASES}
+    return Steps(np.arange(len(step_ms)), step_ms, zero, phases, given.get("gc", zero))
 
 
 def test_noise_does_not_stand_out() -> None:
@@ -175,61 +171,33 @@ def test_noise_does_not_stand_out() -> None:
         slow = stands_out(step_ms, float(np.median(step_ms)))
         assert not slow.any() or sigma == 1.0
     assert not stands_out(np.full(10, 1.0), 1.0).any()
-    assert growing_phase(columns(forward=np.full(50, 1.0)), np.full(50, 1.0)) == ""
-    numbers = np.arange(100)
+    assert growing_phase(steps(np.full(50, 1.0), forward=np.full(50, 1.0))) == ""
     wide = 10 * draw.lognormal(0, 0.5, 100)
-    assert first_epoch(numbers, wide, [0, 50], None) == ""
+    assert first_epoch(steps(wide), [0, 50]) == ""
 
 
 def test_phases_thin_out_with_their_steps() -> None:
     meter = StepMeter(capacity=8)
     for n in range(100):
         meter.add(1, 0, [n * MS, 0, 0, 0, 0, 0, 0, 2 * n * MS])
-        assert list(meter.columns.phase_ms["data_wait"]) == list(meter.numbers)
-    assert list(meter.columns.gc_ms) == list(2 * meter.numbers)
-
-
-def test_it_listens_to_the_collector_of_its_own_thread_only_while_it_runs() -> None:
-    collector = CollectorTime(time.perf_counter_ns)
-    before = list(gc.callbacks)
-    collector.start()
-    collector.start()
-    assert len(gc.callbacks) == len(before) + 1
-    gc.collect()
-    collector.stop()
-    assert gc.callbacks == before
-    assert collector.take() > 0
-
-
-def test_a_collection_counts_from_its_begin_to_its_end() -> None:
-    clock = Clock()
-    collector = CollectorTime(clock)
-    collector.start()
-    clock.ms(5)
-    collector._callback("stop", {})  # one was under way
-    collector._callback("start", {})
-    clock.ms(3)
-    collector._callback("stop", {})
-    clock.ms(4)
-    collector._callback("stop", {})
-    collector.stop()
-    assert (collector.take(), collector.take()) == (3 * MS, 0)
+        assert list(meter.steps.phase_ms["data_wait"]) == list(meter.steps.numbers)
+    assert list(meter.steps.gc_ms) == list(2 * meter.steps.numbers)
 
 
 @pytest.mark.parametrize(("n_rest", "is_told"), [(16, False), (17, True)])
 def test_a_cause_needs_ordinary_steps_to_compare_with(n_rest: int, is_told: bool) -> None:
     slow = np.arange(n_rest + 3) < 3
     step_ms = np.where(slow, 30.0, 10.0)
-    assert bool(cause(columns(forward=step_ms), step_ms, slow)) is is_told
+    assert bool(cause(steps(step_ms, forward=step_ms), slow)) is is_told
 
 
 def test_without_slow_steps_or_more_time_in_them_there_is_no_cause() -> None:
     step_ms = np.full(60, 10.0)
     for slow in (np.zeros(60, dtype=bool), np.arange(60) < 10):
-        assert not cause(columns(forward=step_ms), step_ms, slow)
+        assert not cause(steps(step_ms, forward=step_ms), slow)
 
 
 @pytest.mark.parametrize(("n", "is_told"), [(19, False), (20, True)])
 def test_a_phase_grows_over_twenty_steps_at_least(n: int, is_told: bool) -> None:
     step_ms = 10 + np.arange(n, dtype=np.float64)
-    assert bool(growing_phase(columns(forward=step_ms), step_ms)) is is_told
+    assert bool(growing_phase(steps(step_ms, forward=step_ms))) is is_told

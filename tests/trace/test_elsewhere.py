@@ -10,7 +10,7 @@ from perfkit.base.line_sampler import Frame
 from perfkit.trace.record.elsewhere import Elsewhere
 from perfkit.trace.record.elsewhere import elsewhere as elsewhere_in
 from perfkit.trace.record.lines import Line, LineSamples, Sample, _Key, around
-from perfkit.trace.record.step_log import Asked, StepLog
+from perfkit.trace.record.step_log import StepLog
 
 _keys: dict[str, _Key] = {}
 
@@ -47,7 +47,7 @@ def elsewhere(
     samples: Sequence[Sample],
 ) -> Elsewhere | None:
     """Of a region from 0 on with these steps, of which the first few were recorded."""
-    log = StepLog(Asked(6, 0, 10.0, late=False))
+    log = StepLog(6, 10.0, late=False)
     for _, end in steps:
         log.ended(end)
     log.times_s, log.recorded_ms, log.ended_s = [*steps], [*recorded_ms], ended_s

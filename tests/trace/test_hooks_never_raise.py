@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import nn
 
+from perfkit.base.collector import CollectorTime
 from perfkit.base.errors import MeasurementError
 from perfkit.base.line_sampler import LineSampler
 from perfkit.trace import Recorder
 from perfkit.trace.record import record as record_module
 from perfkit.trace.record.deadline import Deadline
-from perfkit.trace.record.facts import GcPauses
 from perfkit.trace.record.profiler import TorchProfiler
 from perfkit.trace.record.step_ends import StepEnds
 from tests.left_running import assert_nothing_runs
@@ -65,7 +65,7 @@ HOOKS: dict[str, tuple[Any, str]] = {
     "end of sampling": (LineSampler, "_told"),
     "deadline thread": (Deadline, "_run"),
     "more time": (Deadline, "set"),
-    "gc callback": (GcPauses, "_collected"),
+    "gc callback": (CollectorTime, "_collected"),
 }
 
 

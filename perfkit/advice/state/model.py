@@ -63,8 +63,7 @@ def _count_hooks(model: Any) -> tuple[int, Any]:
 def evaluation_keeps_graphs(live: Live) -> Iterator[Finding]:
     """A model that trains is also called in evaluation mode with gradients on."""
     for use, model in _alive(live.modules):
-        trained = use.n_calls - use.n_without_grad - use.n_eval_with_grad
-        if use.n_eval_with_grad < _SEVERAL or not trained:
+        if use.n_eval_with_grad < _SEVERAL or not use.n_trained:
             continue
         if not any(parameter.requires_grad for parameter in model.parameters()):
             continue

@@ -42,8 +42,8 @@ from perfkit.experiment.process._memory_now import (
 from perfkit.experiment.process._orders import WHERE_SIGNAL
 from perfkit.experiment.process._stopwatch import HostStopwatch, Stopwatch, device_stopwatch
 from perfkit.experiment.process._windows import Windows
+from perfkit.experiment.process.loader_wait import LoaderWait
 from perfkit.experiment.settings import Settings, _apply
-from perfkit.measure.loader_wait import LoaderWait
 
 # How often to check whether the kernel asks for the end.
 _LOOK_EVERY_S = 0.02

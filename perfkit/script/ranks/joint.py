@@ -12,6 +12,7 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import SPOILS_FROM
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
+from perfkit.measure.phases import PHASE_WORDS
 from perfkit.script.ranks.heartbeat import (
     FINISHED,
     Status,
@@ -32,15 +33,6 @@ _HUNG_AFTER_S = 20.0
 _MOSTLY_WAITS = 0.5
 # Ranks that differ by more than this have unlike shares.
 _UNEVEN = 1.1
-_PHASE_WORDS = {
-    "data_wait": "its wait for data",
-    "forward": "its forward pass",
-    "backward": "its backward pass",
-    "optimizer": "its optimizer",
-    "evaluation": "its evaluation",
-    "checkpoint": "writing its checkpoints",
-    "other": "what it does outside of the model (loss, copies, logging)",
-}
 
 
 @dataclass(frozen=True)
@@ -297,9 +289,10 @@ def _late_sentence(worst: LateRank, late: Lateness) -> str:
     lost = f"{fmt_ms(worst.lost_ms)} of a step of {fmt_ms(late.step_ms)} ({fmt_share(share)})"
     if not worst.phase:
         return f"{waits}{lost}."
+    others = f"{fmt_ms(worst.others_ms)} on {_others(len(late.wait_by_rank_ms) - 1)}"
     return (
-        f"{waits}{_PHASE_WORDS[worst.phase]} takes longer, {lost}; {fmt_ms(worst.phase_ms)} where "
-        f"it comes last, {fmt_ms(worst.others_ms)} on {_others(len(late.wait_by_rank_ms) - 1)}."
+        f"{waits}{PHASE_WORDS[worst.phase]} takes longer there, {lost}; {fmt_ms(worst.phase_ms)} "
+        f"where it comes last, {others}."
     )
 
 

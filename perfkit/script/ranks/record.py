@@ -105,8 +105,8 @@ def keep(
         busy="" if busy is None else busy.sentence(),
         lost=0.0 if busy is None else busy.lost,
         text=text,
-        numbers=[] if seen is None else seen.meter.numbers.tolist(),
-        phase_ms=[] if seen is None else _rows(seen.meter.columns.phase_ms),
+        numbers=[] if seen is None else seen.meter.steps.numbers.tolist(),
+        phase_ms=[] if seen is None else _rows(seen.meter.steps.phase_ms),
     )
     if trace and result.profile is not None:
         profile = result.profile

@@ -10,7 +10,6 @@ Steps may also take longer and longer: what late steps have more of than early o
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import threading
 from collections.abc import Sequence
@@ -20,7 +19,8 @@ from typing import Any
 from perfkit.base.instrument import Failure
 from perfkit.base.line_sampler import LineSampler, Samples
 from perfkit.base.plain import fields
-from perfkit.base.words import fmt_ms, fmt_s, fmt_share
+from perfkit.base.trend import Trend, trend
+from perfkit.base.words import fmt_ms, fmt_s, fmt_share, which_steps
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.record.lines import (
     NO_LINES,
@@ -181,12 +181,10 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
     like_s = statistics.median(log.recorded_ms) / 1e3
     limit_s = longest_alike_s(log.recorded_ms)
     n_before = max(log.n_until_stop, n_slowed, 1)
-    grows = growth(steps_s[n_before:], samples)
+    line, grows = growth(steps_s[n_before:], samples)
     limits_s = [limit_s] * len(steps_s)
-    if grows is not None:
-        levels = levels_of([end - begin for begin, end in steps_s[n_before:]])
-        n_free = len(steps_s) - n_before
-        usual_s = [level_at(levels, i - n_before, n_free) for i in range(len(steps_s))]
+    if line is not None and grows is not None:
+        usual_s = (line.start + line.slope * (i - n_before) for i in range(len(steps_s)))
         limits_s = [limit_s * max(one / like_s, 1.0) for one in usual_s]
     is_slow = [e - b > limit for (b, e), limit in zip(steps_s, limits_s, strict=True)]
     alike = [span for span, slow in zip(steps_s, is_slow, strict=True) if not slow]
@@ -223,7 +221,8 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
         found.append(stretch("before the first step ended", [steps_s[0]], [0]))
         slow = slow[1:]
     for some in _by_weight(slow, [end - begin - like_s for begin, end in steps_s]):
-        found.append(stretch(_which(some, len(steps_s)), [steps_s[i] for i in some], some))
+        when = which_steps([i + 1 for i in some], len(steps_s))
+        found.append(stretch(when, [steps_s[i] for i in some], some))
     if log.ended_s - log.since_s > limit_s:
         found.append(stretch("after the last step", [(log.since_s, log.ended_s)], []))
     return Elsewhere(
@@ -271,39 +270,10 @@ def _shortened(source: str) -> str:
     return source if len(source) <= _LONGEST_SOURCE else f"{source[:_LONGEST_SOURCE]}…"
 
 
-def _which(slow: Sequence[int], n_steps: int) -> str:
-    """Which steps, counted from 1: ``in every 10th step``, ``in steps 7 and 31``."""
-    numbers = [i + 1 for i in slow]
-    gaps = {b - a for a, b in itertools.pairwise(numbers)}
-    if len(numbers) > 2 and len(gaps) == 1:
-        (gap,) = gaps
-        if gap > 1:
-            join = " and " if len(numbers) == 3 else " … "
-            shown = f"{numbers[0]}, {numbers[1]}{join}{numbers[-1]}"
-            return f"in every {_ordinal(gap)} step (steps {shown})"
-        return f"in steps {numbers[0]} to {numbers[-1]}"
-    if len(numbers) > n_steps / 2:
-        return f"in {len(numbers)} of the {n_steps} steps"
-    if len(numbers) == 1:
-        return f"in step {numbers[0]}"
-    if len(numbers) <= _MOST_NAMED:
-        return f"in steps {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
-    shown = ", ".join(map(str, numbers[:_MOST_NAMED]))
-    return f"in {len(numbers)} steps ({shown} …)"
-
-
-def _ordinal(n: int) -> str:
-    ending = "th" if 10 <= n % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
-    return f"{n}{ending}"
-
-
-# Of fewer steps the middle ones of each part show nothing.
+# Of fewer steps the thirds show nothing.
 _LEAST_STEPS = 24
-_PARTS = 6
 # The last third takes so many times what the first one takes, at least.
 _LEAST_RATIO = 1.25
-# From part to part steps may get shorter by so much, by chance; a third has so much of it all.
-_CHANCE, _LEAST_OF_IT = 0.05, 0.15
 # Fewer samples of what late steps take more name no line.
 _LEAST_MORE = 5
 
@@ -342,59 +312,35 @@ class Growth:
         return f"{told}, {where_it_is}" if where_it_is else told
 
 
-def growth(steps_s: Sequence[tuple[float, float]], samples: Sequence[Sample]) -> Growth | None:
-    """Whether steps take longer and longer, beyond noise; None where they do not.
+def growth(
+    steps_s: Sequence[tuple[float, float]], samples: Sequence[Sample]
+) -> tuple[Trend | None, Growth | None]:
+    """Whether steps take longer and longer, beyond noise, and along which line.
 
-    Each sixth of the steps takes as long as the one before, or longer, and the thirds are apart:
-    one jump, or a few slow steps, are no growth.
+    One jump, or a few slow steps, are no growth.
 
     Args:
         steps_s: begin and end of the steps, by time, none of them slowed by perfkit.
         samples: line samples of all of it.
     """
     n = len(steps_s)
-    if n < _LEAST_STEPS:
-        return None
     lengths = [end - begin for begin, end in steps_s]
-    levels = levels_of(lengths)
-    thirds = [lengths[n * i // 3 : n * (i + 1) // 3] for i in range(3)]
-    first, middle, last = (statistics.median(one) for one in thirds)
-    grown = last - first
-    falls = any(b < a - _CHANCE * grown - _CHANCE * a for a, b in itertools.pairwise(levels))
-    if last < _LEAST_RATIO * first or falls:
-        return None
-    if min(middle - first, last - middle) < _LEAST_OF_IT * grown:
-        return None
-    if statistics.quantiles(thirds[2])[0] <= statistics.quantiles(thirds[0])[2]:
-        return None
-    spent = sum(lengths)
-    more = sum(max(level_at(levels, i, n) - first, 0.0) for i in range(n))
-    if more < _LEAST_S:
-        return None
+    rises = trend(lengths) if n >= _LEAST_STEPS else None
+    if rises is None or not rises.clear:
+        return rises, None
     early, late = steps_s[: n // 3], steps_s[n * 2 // 3 :]
+    first, last = (statistics.median(end - begin for begin, end in one) for one in (early, late))
+    more = sum(max(rises.start + rises.slope * i - first, 0.0) for i in range(n))
+    if last < _LEAST_RATIO * first or more < _LEAST_S:
+        return rises, None
     seen, usual = inside(late, samples), inside(early, samples)
     times = len(late) / len(early)
-    found = Growth(1e3 * first, 1e3 * last, more, min(more / spent, 1.0))
-    if len(seen) - times * len(usual) < _LEAST_MORE:
-        return found
+    found = Growth(1e3 * first, 1e3 * last, more, min(more / sum(lengths), 1.0))
     line = line_beyond(seen, usual, times)
-    if line is None:
-        return found
-    return replace(found, place=line.place, source=line.source, line_share=line.share)
-
-
-def levels_of(lengths: Sequence[float]) -> list[float]:
-    """The median of each sixth."""
-    n = len(lengths)
-    return [statistics.median(lengths[n * i // _PARTS : n * (i + 1) // _PARTS])
-            for i in range(_PARTS)]  # fmt: skip
-
-
-def level_at(levels: Sequence[float], i: int, n: int) -> float:
-    """How long step ``i`` of ``n`` takes usually, between the middles of the sixths."""
-    at = min(max(_PARTS * (i + 0.5) / n - 0.5, 0.0), _PARTS - 1.0)
-    low = min(int(at), _PARTS - 2)
-    return levels[low] + (at - low) * (levels[low + 1] - levels[low])
+    if line is None or len(seen) - times * len(usual) < _LEAST_MORE:
+        return rises, found
+    known = replace(found, place=line.place, source=line.source, line_share=line.share)
+    return rises, known
 
 
 class RegionLines:
@@ -461,7 +407,7 @@ class RegionLines:
         """Of all steps like the recorded ones, or the usual ones; without steps of the region."""
         log = self._log
         later = log.times_s[1:]
-        if not (log.recorded_ms or (log.asked.late and later)):
+        if not (log.recorded_ms or (log.late and later)):
             return self.within([(log.began_s, log.ended_s)])
         alike_ms = log.recorded_ms or [statistics.median((e - b) * 1e3 for b, e in later)]
         limit_s = longest_alike_s(alike_ms)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from perfkit.base import torch_compat
+from perfkit.base.collector import CollectorTime
 from perfkit.base.compiling import CompileReport, CompileWatch
 from perfkit.base.device import in_use
 from perfkit.base.instrument import Failure, Instrument
@@ -19,8 +17,8 @@ from perfkit.base.machine.dataloader_stats import DataLoaderSampler, DataLoaderS
 
 # The recorded steps may be too short to show a busy machine; then the whole region decides.
 _LEAST_BUSY_S = 0.5
-# A young collection takes some µs and happens often; what a step feels are the few long ones.
-_SHORTEST_MS = 0.1
+# What a step feels of Python's garbage collections are the few long ones.
+_SHORTEST_NS = 100_000
 
 
 @dataclass(frozen=True)
@@ -75,9 +73,9 @@ class FactsWatch:
     def __init__(self) -> None:
         self.contention: CpuContention | None = None
         self._compiled: CompileReport | None = None
-        self._loads = False
         self._loaders: DataLoaderSampler | None = None
-        self._gc = GcPauses()
+        self._gc = CollectorTime(least_ns=_SHORTEST_NS)
+        self._gc_pauses_ms: tuple[float, ...] = ()
         self._instrument = Instrument("the look whether a DataLoader is used")
         self._watch_no_loaders: Callable[[], None] = _nothing
 
@@ -96,12 +94,11 @@ class FactsWatch:
         self._gc.stop()
 
     def _loader_is_used(self, is_batch: bool, source: Any) -> None:
-        self._loads = True
+        self._loaders = self._loaders or DataLoaderSampler()
 
     def step_ended(self) -> None:
         """A step is over; in the thread whose steps are recorded."""
-        if self._loads:  # else there are no workers to look at
-            self._loaders = self._loaders or DataLoaderSampler()
+        if self._loaders is not None:  # else there are no workers to look at
             self._loaders.look()
 
     def skip(self, seconds: float) -> None:
@@ -117,13 +114,14 @@ class FactsWatch:
 
     def recording_begins(self, *, late: bool) -> None:
         """The steps that follow are recorded."""
-        self._gc.pauses.clear()
+        self._gc.take()
         if late:
             self._mark = ContentionMark()
 
     def recording_ends(self, *, has_steps: bool) -> None:
         """Recording ends: the collector's later runs are of no recorded step."""
         self.close()
+        self._gc_pauses_ms = tuple(ns / 1e6 for ns in self._gc.take())
         if has_steps:
             self.contention = self._mark.until_now()
         if self._loaders is not None:
@@ -136,8 +134,8 @@ class FactsWatch:
         if self.contention is None or self.contention.wall_s < _LEAST_BUSY_S:
             self.contention = self._mark.until_now()
 
-    def result(self, optimizers: tuple[OptimizerFacts, ...], ended_s: float) -> Facts:
-        """All that is known now, of what was recorded until ``ended_s``."""
+    def result(self, optimizers: tuple[OptimizerFacts, ...]) -> Facts:
+        """All that is known now."""
         import torch
 
         expandable = None if in_use().is_cpu else torch_compat.has_expandable_segments()
@@ -145,7 +143,7 @@ class FactsWatch:
             optimizers=optimizers,
             n_threads=torch.get_num_threads(),
             n_cores=usable_cpus(),
-            gc_pauses_ms=tuple(ms for at_s, ms in self._gc.pauses if at_s <= ended_s),
+            gc_pauses_ms=self._gc_pauses_ms,
             loading=None if self._loaders is None else self._loaders.result(),
             compiled=self._compiled,
             expandable_segments=expandable,
@@ -154,42 +152,6 @@ class FactsWatch:
 
 def _nothing() -> None:
     return None
-
-
-class GcPauses:
-    """Notes how long each of Python's garbage collections in one thread takes.
-
-    Attributes:
-        pauses: when each of at least 0.1 ms ended (perf_counter, s), and its ms, in order.
-    """
-
-    def __init__(self) -> None:
-        self.pauses: list[tuple[float, float]] = []
-        self.instrument = Instrument("the listener to garbage collections", switch_off=self.stop)
-        self._callback = self.instrument.hook(self._collected)
-        self._began_s: float | None = None
-
-    def start(self) -> None:
-        """Begin to listen to those of the calling thread."""
-        self._thread_id = threading.get_ident()
-        gc.callbacks.append(self._callback)
-
-    def stop(self) -> None:
-        """Listen no more; does nothing where that is so already."""
-        if self._callback in gc.callbacks:
-            gc.callbacks.remove(self._callback)
-
-    def _collected(self, phase: str, info: dict[str, Any]) -> None:
-        if threading.get_ident() != self._thread_id:
-            return
-        if phase == "start":
-            self._began_s = time.perf_counter()
-        elif self._began_s is not None:
-            now_s = time.perf_counter()
-            took_ms = (now_s - self._began_s) * 1e3
-            self._began_s = None
-            if took_ms >= _SHORTEST_MS:
-                self.pauses.append((now_s, took_ms))
 
 
 def optimizer_facts(optimizer: Any) -> OptimizerFacts:

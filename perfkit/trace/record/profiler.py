@@ -46,8 +46,8 @@ _one_thread = threading.RLock()
 
 # For each event torch takes about 4 µs to end its recording. To read it takes as long again, half
 # of it in torch, which writes a file.
-_END_US = 4.0
-_WRITTEN = 0.5
+END_US = 4.0
+WRITTEN = 0.5
 # What is over so soon needs no line.
 _SHORT_S = 0.3
 
@@ -288,40 +288,12 @@ def _quiet_stderr() -> Iterator[None]:
 
 
 @contextmanager
-def telling_end(n_events: float) -> Iterator[None]:
-    """Around the end of a recording of so many events: a line that says so, if that is long."""
-    end_s = n_events * _END_US / 1e6
-    if end_s < _SHORT_S:
-        yield
+def telling(seconds: float) -> Iterator[Callable[..., None]]:
+    """Around what takes about so long: what is yielded shows a line, if that is long enough."""
+    if seconds < _SHORT_S:
+        yield lambda *_, **__: None
         return
     from perfkit.base.progress import Progress
 
     with Progress("perfkit") as progress:
-        many = f"{n_events / 1e6:.1f} million events"
-        progress.line(f"torch ends its recording of about {many}", left_s=end_s)
-        yield
-
-
-@contextmanager
-def telling_how_far(end_s: float) -> Iterator[Callable[[float], None]]:
-    """Around the reading of a recording: a line that says how far it is.
-
-    Args:
-        end_s: how long torch took to end it.
-
-    Yields:
-        A function that takes the share of what torch wrote that has been read, 0 … 1.
-    """
-    if end_s < _SHORT_S:
-        yield lambda share: None
-        return
-    from perfkit.base.progress import Progress
-
-    with Progress("perfkit") as progress:
-
-        def read(share: float) -> None:
-            share = _WRITTEN + (1 - _WRITTEN) * share
-            progress.line("reading the recording", share=share, left_s=end_s * (1 - share))
-
-        progress.line("reading the recording", left_s=end_s)
-        yield read
+        yield progress.line

@@ -27,6 +27,7 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from perfkit.base import torch_compat
+from perfkit.base.arguments import check_seconds, check_whole
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
 from perfkit.base.heap import give_back
 from perfkit.base.instrument import Failure, Instrument
@@ -39,16 +40,17 @@ from perfkit.trace.record.deadline import Deadline, call_in_main_thread
 from perfkit.trace.record.elsewhere import RegionLines, elsewhere, in_trace_time
 from perfkit.trace.record.facts import FactsWatch
 from perfkit.trace.record.profiler import (
+    END_US,
+    WRITTEN,
     TorchProfiler,
     raw_trace,
     stays_attached,
-    telling_end,
-    telling_how_far,
+    telling,
     wait_for_devices,
 )
 from perfkit.trace.record.recording import Cost, Recording
 from perfkit.trace.record.step_ends import StepEnds
-from perfkit.trace.record.step_log import PATIENCE, Asked, EndedBy, StepLog, median
+from perfkit.trace.record.step_log import PATIENCE, EndedBy, StepLog, median
 
 STEPS = 6
 WARMUP = 2
@@ -105,8 +107,11 @@ class Recorder:
         on_rest: Callable[[], None] | None = None,
         n_slowed: int = 0,
     ) -> None:
+        check_whole("steps", steps, 1)
+        check_whole("warmup", warmup, 0)
+        check_seconds("max_seconds", max_seconds)
         self.steps, self.warmup = steps, warmup
-        self.log = StepLog(Asked(steps, warmup, max_seconds, late))
+        self.log = StepLog(steps, max_seconds, late=late)
         self.sampled = RegionLines(self.log)
         self._with_lines = lines
         self._on_step, self._on_rest = on_step, on_rest
@@ -186,7 +191,7 @@ class Recorder:
         self._in_main_thread = threading.current_thread() is threading.main_thread()
         self._working = True
         try:
-            if not self.log.asked.late:
+            if not self.log.late:
                 # kernels of before, still at work, would be part of the recording
                 with self._instrument.guard("waiting for the device"):
                     wait_for_devices()
@@ -207,7 +212,7 @@ class Recorder:
             self.log.began_s = self.log.since_s = time.perf_counter()
 
     def _begin(self) -> None:
-        late, guarded = self.log.asked.late, self._instrument.hook
+        late, guarded = self.log.late, self._instrument.hook
         if not late:
             self._profiler.start()
         self._state = "warm-up"
@@ -222,7 +227,7 @@ class Recorder:
             self._profiler.open_mark(f"{_STEP_MARK}0")
         elif not late:  # else the profiler starts with the first step after the warm-up
             self._deadline.allow_memory()
-            self._deadline.set(self.log.asked.max_seconds)
+            self._deadline.set(self.log.max_seconds)
             self._profiler.open_mark(REGION_MARK)
 
     def stop(self) -> None:
@@ -241,7 +246,7 @@ class Recorder:
 
     @property
     def _ours_s(self) -> float:
-        return self._stop_s + self._told_s + (self._start_s if self.log.asked.late else 0.0)
+        return self._stop_s + self._told_s + (self._start_s if self.log.late else 0.0)
 
     def _end_after_pass(self) -> None:
         self._ends.after_pass(partial(surely, self._end))
@@ -347,14 +352,14 @@ class Recorder:
 
     def _activate(self) -> None:
         """The next mark is a step's."""
-        if self.log.asked.late and not self._started_late():
+        if self.log.late and not self._started_late():
             return
         self._profiler.go_on()
         self._state = "active"
         self._time_is_up = False
         self._deadline.allow_memory(at_step_end=self.log.n > 0)
-        self._deadline.set(self.log.asked.max_seconds)
-        self._facts.recording_begins(late=self.log.asked.late)
+        self._deadline.set(self.log.max_seconds)
+        self._facts.recording_begins(late=self.log.late)
 
     def _started_late(self) -> bool:
         """Start the profiler in the middle of the region; False where one runs already."""
@@ -385,7 +390,11 @@ class Recorder:
             self._facts.recording_ends(has_steps=log.n_recorded > 0)
         finally:
             try:
-                with telling_end(self._deadline.n_events):
+                n_events = self._deadline.n_events
+                end_s = n_events * END_US / 1e6
+                with telling(end_s) as tell:
+                    many = f"{n_events / 1e6:.1f} million events"
+                    tell(f"torch ends its recording of about {many}", left_s=end_s)
                     profiler.end()
             finally:
                 self._stop_s = time.perf_counter() - began_s
@@ -436,7 +445,7 @@ class Recorder:
             self._deadline.memory_was_full or self.log.n_recorded or self._patient
         ):
             self._patient = self._time_is_up = True  # the end of this step is the end
-            self._deadline.set(PATIENCE * self.log.asked.max_seconds)
+            self._deadline.set(PATIENCE * self.log.max_seconds)
         elif self._state == "active":
             self._out_of_time = True
             self._stop_recording()
@@ -494,7 +503,13 @@ class Recorder:
     def _read_raw(self) -> tuple[Trace, bytes, float]:
         log, profiler = self.log, self._profiler
         began_s = time.perf_counter()
-        with telling_how_far(self._stop_s) as read:
+        with telling(self._stop_s) as tell:
+
+            def read(share: float) -> None:
+                share = WRITTEN + (1 - WRITTEN) * share
+                tell("reading the recording", share=share, left_s=self._stop_s * (1 - share))
+
+            tell("reading the recording", left_s=self._stop_s)
             raw = raw_trace(profiler.profile)
             if self._ended_in == "active":
                 unfinished = f'"{_STEP_MARK}{log.n_recorded}"'.encode()
@@ -531,7 +546,7 @@ class Recorder:
             lines=in_trace_time(lines.of_steps, trace, profiler.marks),
             worker_lines=lines.of_workers,
             process_lines=lines.of_processes,
-            facts=self._facts.result(self._ends.facts, profiler.ended_s),
+            facts=self._facts.result(self._ends.facts),
             raw=raw,
             coverage=log.coverage(profiler.began_s, profiler.ended_s),
             warnings=(*trace.warnings, *filter(None, self._doubts(trace, ran_ahead))),

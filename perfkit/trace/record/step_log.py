@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfkit.base.arguments import check_seconds, check_whole
 from perfkit.base.words import fmt_count, fmt_ms, fmt_s, fmt_share, plural
 from perfkit.trace.record.deadline import MOST_EVENTS
 
@@ -23,21 +22,6 @@ _MOST_UNPROFILED = 1000
 # A profiler makes no step faster, and seldom a step more than three times as long or, of some
 # thousand operators, longer by this: beyond, the steps themselves differ.
 _FASTER, _SLOWER, _MOST_COST_MS = 0.8, 3.0, 20.0
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a recorder is to record; see :class:`~perfkit.trace.record.record.Recorder`."""
-
-    steps: int
-    warmup: int
-    max_seconds: float
-    late: bool
-
-    def __post_init__(self) -> None:
-        check_whole("steps", self.steps, 1)
-        check_whole("warmup", self.warmup, 0)
-        check_seconds("max_seconds", self.max_seconds)
 
 
 @dataclass(frozen=True)
@@ -81,8 +65,10 @@ class Coverage:
 class StepLog:
     """The steps of a region, by ``time.perf_counter``.
 
+    Args:
+        steps, max_seconds, late: what is to be recorded, as a recorder was asked.
+
     Attributes:
-        asked: what is to be recorded.
         n, n_recorded: how many have ended, and of how many recording has seen begin and end.
         n_until_stop: how many had ended when recording did.
         times_s: begin and end of each of the first 200,000.
@@ -95,8 +81,8 @@ class StepLog:
             unprofiled ones.
     """
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, steps: int, max_seconds: float, *, late: bool) -> None:
+        self.steps, self.max_seconds, self.late = steps, max_seconds, late
         self.n = self.n_recorded = self.n_until_stop = 0
         self.times_s: list[tuple[float, float]] = []
         self.recorded_ms: list[float] = []
@@ -108,7 +94,7 @@ class StepLog:
     @property
     def is_complete(self) -> bool:
         """Whether all steps that were asked for are recorded."""
-        return self.n_recorded >= self.asked.steps
+        return self.n_recorded >= self.steps
 
     def ended(self, end_s: float) -> float:
         """A step ended then; returns when it had begun."""
@@ -150,7 +136,7 @@ class StepLog:
         if not (is_slow or profiled < _FASTER * later):
             return ""
         last = self.n_until_stop
-        warmup = min(max(self.n // 2, last), max(self.n - self.asked.steps, last))
+        warmup = min(max(self.n // 2, last), max(self.n - self.steps, last))
         return (
             f"steps {last - self.n_recorded + 1}–{last} took {fmt_ms(profiled)}, the later ones "
             f"{fmt_ms(later)}: the profiled ones are not typical; profile later ones with "
@@ -159,7 +145,7 @@ class StepLog:
 
     def why_so_few(self, ended_by: EndedBy) -> str:
         """What ended the recording before all steps were recorded; empty where they are."""
-        n, asked = self.n_recorded, self.asked
+        n = self.n_recorded
         if self.is_complete or not (self.n or ended_by == "memory"):
             return ""
         if ended_by == "memory":
@@ -169,12 +155,12 @@ class StepLog:
                 "of them): record fewer or shorter steps; if it was your tensors that grew, run "
                 "the code once before"
             )
-        said = f"{n} of {asked.steps} steps {'was' if n == 1 else 'were'} recorded"
+        said = f"{n} of {self.steps} steps {'was' if n == 1 else 'were'} recorded"
         if not n:
-            part = "are of a part of one" if asked.late else "include warm-up"
+            part = "are of a part of one" if self.late else "include warm-up"
             said = f"no whole step was recorded after the warm-up: the figures {part}"
         if ended_by == "time":
-            return f"{said}; the {asked.max_seconds:g} s to record in were over"
+            return f"{said}; the {self.max_seconds:g} s to record in were over"
         return said if ended_by == "a failure" else f"{said}; the code ended"
 
 

@@ -50,10 +50,14 @@ class Trend:
     clear: bool
 
     @property
+    def start(self) -> float:
+        """Where the line begins."""
+        return self.level - self.change / 2
+
+    @property
     def relative(self) -> float:
         """Change over the whole series as a share of its level at the start of the line."""
-        start = self.level - self.change / 2
-        return self.change / start if start > 0 else 0.0
+        return self.change / self.start if self.start > 0 else 0.0
 
     def to_dict(self) -> dict[str, Any]:
         return fields(self, "relative", without=("level",))

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from perfkit.base.trend import trend
 from perfkit.measure._student import t_quantile
-from perfkit.measure.trend import trend
 
 
 # Fisher and Yates' table, two-sided

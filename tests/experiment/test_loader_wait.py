@@ -6,8 +6,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from perfkit.experiment.process.loader_wait import LoaderWait
 from perfkit.measure.batch import SampleCounter
-from perfkit.measure.loader_wait import LoaderWait
 
 
 class Ticking:
