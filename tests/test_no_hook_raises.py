@@ -202,7 +202,6 @@ GUARDS |= {
     ("/base/uninterrupted.py", "surely"),
     ("/base/uninterrupted.py", "Uninterrupted.__enter__"),
     ("/base/uninterrupted.py", "Uninterrupted.__exit__"),
-    ("/base/uninterrupted.py", "Uninterrupted._let_go"),
     ("/base/uninterrupted.py", "_put_back"),
     ("/base/uninterrupted.py", "_raise"),
     ("/base/uninterrupted.py", "_Held.__init__"),

@@ -47,7 +47,7 @@ from perfkit.trace.read.intervals import Intervals, overlap, paint, union, witho
 from perfkit.trace.read.lookups import launch_rows
 from perfkit.trace.read.steps import Steps
 from perfkit.trace.record.facts import Facts
-from perfkit.trace.record.lines import NO_LINES, LineSamples, sleeping_share, waiting_share
+from perfkit.trace.record.lines import NO_LINES, LineSamples, is_sleep, is_wait
 
 _AMD_CALL = re.compile(r"^hip[A-Z]")
 _COMPILED = "Torch-Compiled Region: "
@@ -403,7 +403,7 @@ class Case:
         connections, and in which it sleeps, by the line samples; 0 without enough of them.
         """
         samples = self.lines_in(self.outside_of_torch)
-        return waiting_share(samples), sleeping_share(samples)
+        return samples.share_of(is_wait), samples.share_of(is_sleep)
 
     @cached_property
     def in_forward(self) -> Intervals:

@@ -58,7 +58,9 @@ class Profiling(Shown):
         self._instrument = Instrument("the watch of this region's steps")
 
         def ended(_: float, ended_s: float) -> None:
-            evaluated_ms.append(phases.take(round(ended_s * 1e9))[_EVALUATION] / 1e6)
+            taken = phases.take(round(ended_s * 1e9))
+            if len(evaluated_ms) < recorder.log.n_recorded:  # this one was
+                evaluated_ms.append(taken[_EVALUATION] / 1e6)
             live.step_ended()
             if self._rests_since_s is not None:
                 self._tell_early()
@@ -206,12 +208,11 @@ class Profiling(Shown):
             self._recorder.tell_early(tell)
 
     def _explained(self, recording: Recording) -> Profile:
-        covered = recording.coverage
         profile = explain(
             recording,
             is_step=self.n_calls > 0,
             state=self._state.findings,
-            evaluated_ms=self._evaluated_ms[max(covered.first_step - 1, 0) : covered.last_step],
+            evaluated_ms=self._evaluated_ms,
         )
         if not profile.operators:
             return replace(profile, nothing=self._nothing(), warnings=recording.warnings)

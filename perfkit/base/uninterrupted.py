@@ -44,15 +44,12 @@ class Uninterrupted:
         except ValueError:  # a thread of another interpreter: no handler runs here
             pass
         except BaseException:  # another signal's handler raised
-            self._let_go()
+            _put_back(self._held)
             raise
 
     def __exit__(self, *error: object) -> None:
-        self._let_go()
-        _raise([held.number for held in self._held if held.n])
-
-    def _let_go(self) -> None:
         _put_back(self._held)
+        _raise([held.number for held in self._held if held.n])
 
 
 def surely(undo: Callable[[], object]) -> None:

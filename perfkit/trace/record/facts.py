@@ -114,9 +114,13 @@ class FactsWatch:
 
     def recording_begins(self, *, late: bool) -> None:
         """The steps that follow are recorded."""
-        self._gc.take()
+        self._gc.start()
         if late:
             self._mark = ContentionMark()
+
+    def recording_pauses(self) -> None:
+        """What follows is not recorded, for now."""
+        self._gc.stop()
 
     def recording_ends(self, *, has_steps: bool) -> None:
         """Recording ends: the collector's later runs are of no recorded step."""

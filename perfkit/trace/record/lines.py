@@ -47,6 +47,8 @@ _PASSES_ON = re.compile(
 )
 _TORCH = re.compile(r"[/\\]torch[/\\]")
 _Z95 = 1.96
+# Fewer samples show no share.
+_LEAST_SAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,11 @@ class Line:
         return self.is_framework and bool(self.inner)
 
     @property
+    def is_innermost(self) -> bool:
+        """Whether no Python function below the line was running."""
+        return self.library_function.rpartition(".")[2] == self.function
+
+    @property
     def place(self) -> str:
         """What to call it: a framework's own line with the user's, else the user's."""
         if self.is_inside:
@@ -158,6 +165,12 @@ class LineSamples:
                 )
             )
         return tuple(sorted(merged.values(), key=lambda x: -x.n_samples))
+
+    def share_of(self, is_one: Callable[[Line], bool]) -> float:
+        """The share of the samples that are of such lines, 0 to 1; 0 where they are too few."""
+        if self.n_samples < _LEAST_SAMPLES:
+            return 0.0
+        return sum(x.n_samples for x in self.lines if is_one(x)) / self.n_samples
 
     def to_dict(self) -> list[dict[str, object]]:
         """The lines as plain JSON types."""
@@ -544,9 +557,6 @@ def _module(file: str) -> str:
     return path.removeprefix("<frozen ").removesuffix(">").replace("/", ".")
 
 
-# Fewer samples show no wait.
-_LEAST_SAMPLES = 5
-
 # Python's own functions that wait for another thread, a process or a connection are few: these are
 # innermost then. A wait in C has no frame, so the line of user code is innermost: its text tells.
 _FUNCTIONS = re.compile(
@@ -577,12 +587,12 @@ def is_wait(line: Line) -> bool:
     """Whether the samples of this line were taken while the thread waited for others."""
     if _FUNCTIONS.match(line.library_function):
         return True
-    return _is_innermost(line) and is_wait_by_text(line.source)
+    return line.is_innermost and is_wait_by_text(line.source)
 
 
-def _is_innermost(line: Line) -> bool:
-    """Whether no Python function below the line was running."""
-    return line.library_function.rpartition(".")[2] == line.function
+def is_sleep(line: Line) -> bool:
+    """Whether they were taken in a sleep: ``subprocess.run("sleep 1")`` waits for that program."""
+    return line.is_innermost and is_sleep_by_text(line.source)
 
 
 def is_wait_by_text(text: str) -> bool:
@@ -593,24 +603,3 @@ def is_wait_by_text(text: str) -> bool:
 def is_sleep_by_text(text: str) -> bool:
     """Whether a line sleeps, from its text."""
     return _SLEEPS.search(text) is not None
-
-
-def waiting_share(samples: LineSamples) -> float:
-    """The share of these samples that were taken in waits for others, 0 to 1; 0 of too few."""
-    return _share(samples, is_wait)
-
-
-def sleeping_share(samples: LineSamples) -> float:
-    """The share of these samples that were taken in sleeps, 0 to 1; 0 where they are too few."""
-    return _share(samples, _is_sleep)
-
-
-def _is_sleep(line: Line) -> bool:
-    # subprocess.run("… sleep(1)") waits for that program
-    return _is_innermost(line) and is_sleep_by_text(line.source)
-
-
-def _share(samples: LineSamples, is_one: Callable[[Line], bool]) -> float:
-    if samples.n_samples < _LEAST_SAMPLES:
-        return 0.0
-    return sum(x.n_samples for x in samples.lines if is_one(x)) / samples.n_samples

@@ -105,11 +105,6 @@ class TorchProfiler:
             raise
         self.began_s = time.perf_counter()
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has been started, and nobody else was in its way."""
-        return self.profile is not None and self.began_s > 0
-
     def open_mark(self, name: str) -> None:
         """Close the mark that is open, and open this one."""
         from torch.profiler import record_function
@@ -149,7 +144,8 @@ class TorchProfiler:
         if not self._runs:
             return
         if torch_compat.profiler_runs_here():
-            stop_quietly(self.profile)
+            with quiet_profiler():
+                self.profile.stop()
         else:
             self.profile, self.is_lost = None, True  # its result is somebody else's
             torch_compat.forget_running_profiler()
@@ -169,18 +165,6 @@ class TorchProfiler:
         self.profile, self._runs = None, False
 
 
-def _refuse_beside_another() -> None:
-    if torch_compat.profiler_is_on():
-        who = "a torch profiler is already active in this process (yours, or perfkit's)"
-    elif torch_compat.profiler_is_prepared():
-        who = "a torch profiler with a schedule is in its warm-up in this process"
-    else:
-        return
-    raise ProfilerBusyError(
-        f"{who}: end it first (leave its `with` block, or call its `stop()`), then profile again"
-    )
-
-
 def wait_for_devices() -> None:
     """Wait for what this process has queued; where a graph is being captured, for nothing."""
     if not is_capturing():
@@ -191,8 +175,6 @@ def wait_for_devices() -> None:
 
 def start_alone(profile: Any) -> None:
     """Start a ``torch.profiler.profile``; when it stops, what it attached to CUDA lets go.
-
-    End it with :func:`stop_quietly`.
 
     A value that the user gave ``TEARDOWN_CUPTI`` is kept. Ours stays in the environment, for
     profilers that the user starts later, and for child processes.
@@ -208,20 +190,23 @@ def start_alone(profile: Any) -> None:
     let_forks_exit()
     try:
         with quiet_profiler():  # one thread at a time
-            _refuse_beside_another()
-            profile.start()
+            if torch_compat.profiler_is_on():
+                who = "a torch profiler is already active in this process (yours, or perfkit's)"
+            elif torch_compat.profiler_is_prepared():
+                who = "a torch profiler with a schedule is in its warm-up in this process"
+            else:
+                profile.start()
+                return
+        raise ProfilerBusyError(
+            f"{who}: end it first (leave its `with` block, or call its `stop()`), then profile "
+            "again"
+        )
     except RuntimeError as error:
         first = str(error).strip().partition("\n")[0]
         raise ProfilerBusyError(
             f"torch's profiler cannot start ({first}): end every other profiler of this process, "
             "then profile again"
         ) from error
-
-
-def stop_quietly(profile: Any) -> None:
-    """Stop the profile that :func:`start_alone` has started, and that still runs."""
-    with quiet_profiler():
-        profile.stop()
 
 
 def lets_go(cuda: str | None) -> bool:

@@ -151,7 +151,9 @@ class Recorder:
     @property
     def runs_profiler(self) -> bool:
         """Whether there is a profiler to be stopped, which only the thread that began it may do."""
-        return self._state in ("warm-up", "active") and self._profiler.has_begun
+        profiler = self._profiler
+        begun = profiler.profile is not None and profiler.began_s > 0
+        return begun and self._state in ("warm-up", "active")
 
     @property
     def n_foreign_steps(self) -> int:
@@ -441,6 +443,7 @@ class Recorder:
     def _stop_or_wait(self) -> None:
         if self._state == "warm-up" and not self._profiler.is_paused:
             self._profiler.pause()  # an optimizer may still step later; what was seen stays
+            self._facts.recording_pauses()
         elif self._state == "active" and not (
             self._deadline.memory_was_full or self.log.n_recorded or self._patient
         ):

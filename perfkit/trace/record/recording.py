@@ -9,7 +9,7 @@ from perfkit.base.words import fmt_ms, fmt_s, plural
 from perfkit.trace.read.columns import Trace
 from perfkit.trace.record.elsewhere import Elsewhere
 from perfkit.trace.record.facts import Facts
-from perfkit.trace.record.lines import LineSamples, waiting_share
+from perfkit.trace.record.lines import LineSamples, is_wait
 from perfkit.trace.record.step_log import Coverage
 
 # The recorded part is a wait for others from this share of its samples on.
@@ -67,7 +67,7 @@ class Recording:
             "profile in the thread that trains"
             if self.n_foreign_steps
             else "this thread mostly waits for others: profile in the thread or process that trains"
-            if waiting_share(self.lines) >= _MOSTLY
+            if self.lines.share_of(is_wait) >= _MOSTLY
             else "to see steps, profile the loop that calls optimizer.step(), or one step by "
             "itself: %torchprof train_step()"
         )
