@@ -1,11 +1,11 @@
 """``perfkit.cost``: what a run costs, when work on its speed pays, and what other devices ask.
 
 The step on another device is a prediction. Each operator keeps its distance from the roofline: what
-takes twice its least time here takes twice its least time there. How far that can be wrong is
+takes twice its lower bound here takes twice its lower bound there. How far that can be wrong is
 measured on the recorded operators themselves: the band is what the step takes there if all of them
-were as close to their least time as a tenth of their time is here, or as far from it as nine tenths
-are. What is not the device's (data, Python, launches, waits) stays as recorded, and the host's own
-work is a floor: a step that waits for its data is as long on every GPU.
+were as close to their lower bound as a tenth of their time is here, or as far from it as nine
+tenths are. What is not the device's (data, Python, launches, waits) stays as recorded, and the
+host's own work is a floor: a step that waits for its data is as long on every GPU.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class StepElsewhere:
 
     Attributes:
         device: name of its data sheet.
-        ms: length of the step, each operator as far from its least time as recorded.
+        ms: length of the step, each operator as far from its lower bound as recorded.
         low_ms, high_ms: all as close to it, or as far from it, as the closest tenth and the
             farthest tenth of the recorded operators' time.
         share_kept: share of the recorded step that does not depend on the device.

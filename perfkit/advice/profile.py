@@ -82,7 +82,7 @@ class Profile(Shown):
         compiled: what ``torch.compile`` did in the whole code, not only in the profiled steps; None
             if nothing was compiled, and for a trace from a file.
         whole: host class → share of all steps of the run, where they are known; else None.
-        limit: the steps beside the least time that the device needs; None without recorded shapes.
+        limit: the steps beside their lower bound on the device; None without recorded shapes.
         trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
     """
@@ -112,7 +112,7 @@ class Profile(Shown):
 
     @cached_property
     def waterfall(self) -> Waterfall | None:
-        """From the step down to its least time, cause by cause; computed when asked for.
+        """From the step down to its lower bound, cause by cause; computed when asked for.
 
         None where nothing was recorded, or of one piece without steps.
         """
@@ -318,7 +318,7 @@ def explain(
 def _limit_of(
     trace: Trace, steps: Steps, cost: Cost | None
 ) -> tuple[Limit | None, tuple[str, ...]]:
-    """How far the steps are from the least time, where shapes were recorded; and why not."""
+    """How far the steps are from their lower bound, where shapes were recorded; and why not."""
     if not (trace.dims_id >= 0).any():
         return None, ()
     from perfkit.trace.ask.limit import limit
@@ -326,7 +326,7 @@ def _limit_of(
     try:
         found = limit(trace, steps)
     except Exception as error:  # a trace of a kind that nobody has seen must not cost the report
-        return None, (f"the least time could not be counted ({type(error).__name__})",)
+        return None, (f"the lower bound could not be counted ({type(error).__name__})",)
     plain_ms = None if cost is None else cost.plain_step_ms
     if found.step_us is None and plain_ms is not None:
         found = replace(found, step_us=1e3 * plain_ms, is_unprofiled=True)

@@ -317,7 +317,7 @@ def profile(
         stacks: record Python stacks. Makes small steps about 50 % slower.
         shapes: record the shapes of operators' inputs, e.g. for FLOPs. Recorded anyway where this
             machine's peaks are known (:func:`perfkit.peaks`): then the profile says how far a step
-            is from the least time.
+            is from its lower bound.
         memory: record allocations, e.g. for the memory curve.
         lines: sample source lines.
         max_seconds: code in which no optimizer steps is recorded for this long, then runs on
@@ -366,7 +366,7 @@ def profile(
         steps=steps,
         warmup=warmup,
         stacks=stacks,
-        # with this machine's peaks known, shapes tell how far a step is from the least time
+        # with this machine's peaks known, shapes tell how far a step is from its lower bound
         shapes=shapes or _has_peaks(),
         memory=memory,
         lines=lines,

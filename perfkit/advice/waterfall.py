@@ -1,4 +1,4 @@
-"""``perfkit.waterfall``: from the length of a step down to its least time, cause by cause."""
+"""``perfkit.waterfall``: from the length of a step down to its lower bound, cause by cause."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def waterfall(profile: _Steps, after: _Steps, *, device: str | None = None) -> W
 def waterfall(
     profile: _Steps, after: _Steps | None = None, *, device: str | None = None
 ) -> Waterfall | WaterfallChange:
-    """Split a step into what could be removed and the least time that the device needs.
+    """Split a step into what could be removed and the lower bound on the device.
 
     Waiting for data, waits of host and device for each other, launches, copies, Python, operators
-    above their least time: each in milliseconds of the mean step, and what its removal would
+    above their lower bound: each in milliseconds of the mean step, and what its removal would
     gain at most. Gains do not multiply: one that is removed may uncover another. So each is
     given in two orders (from the wait for data inwards, and from the kernels outwards), in which
     the gains add up to the step exactly, and alone.
 
-    It ends at the least time where shapes were recorded (``perfkit.profile(step, shapes=True)``)
+    It ends at the lower bound where shapes were recorded (``perfkit.profile(step, shapes=True)``)
     and the device's rates are known (``perfkit doctor --peaks``, or a data sheet); elsewhere at
     the operators as recorded.
 

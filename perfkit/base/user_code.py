@@ -15,6 +15,7 @@ import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 _INSTALLED = tuple(
     {
@@ -120,6 +121,30 @@ def cell_names() -> Mapping[str, Any]:
     shell = ipython.get_ipython() if ipython is not None else None
     names = getattr(getattr(shell, "compile", None), "_filename_map", None)
     return names if isinstance(names, dict) else {}
+
+
+# execution count → the id that the front end has given the cell; 0 is the cell that runs
+_cell_ids: dict[int, str] = {}
+
+
+def cell_runs(info: Any) -> None:
+    """For IPython's event ``pre_run_cell``; its number there depends on IPython's version."""
+    _cell_ids[0] = info.cell_id or ""
+
+
+def cell_ran(result: Any) -> None:
+    """For IPython's event ``post_run_cell``."""
+    if result.info.store_history:
+        _cell_ids[result.execution_count] = result.info.cell_id or ""
+
+
+def cell_link(number: int) -> str:
+    """Where JupyterLab finds an executed cell, from a page in the notebook; empty if not known."""
+    notebook = Path(os.environ.get("JPY_SESSION_NAME", "")).name
+    cell = _cell_ids.get(number if number <= max(_cell_ids, default=0) else 0)
+    if not cell or not notebook.endswith(".ipynb"):
+        return ""
+    return f"{quote(notebook)}#cell-id={quote(cell)}"
 
 
 def where(file: str, line: int, cells: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from perfkit._version import __version__
 from perfkit.base.errors import PerfkitError, UsageError
@@ -157,14 +157,23 @@ def _fail(error: PerfkitError, code: int) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Echoes what was typed without letting it control the terminal."""
+    """Its help has colour in a terminal; what was typed is echoed and controls none."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message, lines=True))
+
+    def print_help(self, file: Any = None) -> None:
+        from perfkit.show._ink import help_text, inked_for
+
+        file = sys.stdout if file is None else file
+        with inked_for(file):
+            self._print_message(help_text(self.format_help()), file)
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        text = printable(message, lines=True)
         if file is None or file is sys.stderr:
-            write(text)
+            write(message)
         else:  # argparse itself passes over what cannot be written
-            file.write(text)
+            file.write(message)
             file.flush()
 
 

@@ -122,7 +122,7 @@ def add(commands: Any) -> None:
         "--shapes",
         action="store_true",
         help="record the shapes of operators' inputs, e.g. for FLOPs; recorded anyway where this "
-        "machine's peaks are known (perfkit doctor --peaks): then the report has the least time",
+        "machine's peaks are known (perfkit doctor --peaks): then the report has the lower bound",
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the report as a page")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")

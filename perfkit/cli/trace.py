@@ -54,7 +54,7 @@ key ends in _ms):
                             after_step_ms, ratio, host_ms and device_ms {class: [before, after]},
                             changes[] (kind, name, status: new, gone, grew, shrank or same ...)
 
---as DEVICE and --ask limit count FLOPs and bytes from the recorded shapes and print the least time
+--as DEVICE and --ask limit count FLOPs and bytes from the recorded shapes and print the lower bound
 of a step, by operator; the rates are those of DEVICE's data sheet, without --as of the recorded
 device's.
 
@@ -88,7 +88,7 @@ def add(commands: Any) -> None:
         "--as",
         dest="as_device",
         metavar="DEVICE",
-        help="predict the least time of the recorded steps on another device by its data sheet, "
+        help="predict the lower bound of the recorded steps on another device by its data sheet, "
         "e.g. H200; needs recorded shapes",
     )
     parser.add_argument(

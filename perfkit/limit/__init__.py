@@ -1,4 +1,4 @@
-"""How fast could it be? What a machine reaches at best, what a step needs, and the least time.
+"""How fast could it be? What a machine reaches at best, what a step needs, and the lower bound.
 
 Three parts that know nothing of each other: the rates of a machine, measured once
 (:mod:`~perfkit.limit.measured`, kept by :mod:`~perfkit.limit.kept`) or from a data sheet

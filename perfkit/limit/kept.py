@@ -34,7 +34,7 @@ def peaks(
 
     FLOP/s of matrix products in each number format, memory at several working sets, copies between
     host and device, the disk, and the time to start an operator. With these known, ``%torchprof``
-    also says how far a step is from the least time that this machine needs for it.
+    also says how far a step is from its lower bound on this machine.
 
     Peaks measured while the machine was busy are too low: they are kept, but measured again
     when you next ask for them.

@@ -1,4 +1,4 @@
-"""The roofline: the least time of some work on some device.
+"""The roofline: the lower bound of some work on some device.
 
 An operator takes at least as long as its arithmetic at the fastest rate of its number format, and
 at least as long as moving its bytes (Williams, Waterman and Patterson 2009, "Roofline"); a step
@@ -15,7 +15,7 @@ from perfkit.limit.roofs import Roofs
 
 @dataclass(frozen=True)
 class Least:
-    """The least time of one call.
+    """The lower bound of one call.
 
     Attributes:
         us: microseconds.
@@ -33,7 +33,7 @@ class Least:
 
 
 def least(work: Work, roofs: Roofs, *, tf32: bool = False) -> Least:
-    """The least time of a call on a device.
+    """The lower bound of a call on a device.
 
     Args:
         work: of one call.

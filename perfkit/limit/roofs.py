@@ -22,7 +22,7 @@ class Roofs:
         updates: the same of tensors that are read and written in place, which moves more bytes a
             second: a result elsewhere is first fetched, too. Empty where they were not measured.
         kind: ``"measured here"``, ``"recorded"``, ``"played"`` or ``"predicted"`` (data sheet).
-        launch_us: least time between two operators that the host asks for, in µs; None if unknown.
+        launch_us: shortest time between two operators that the host launches, in µs; or None.
         source: where the rates come from.
     """
 

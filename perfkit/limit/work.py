@@ -4,7 +4,7 @@ FLOPs are those of matrix products, convolutions and attention (:mod:`perfkit.li
 are what must cross the memory at least: every input read once, every output written once, as if
 all that is used again stayed in a cache, and nothing more; what the shapes do not tell (the output
 of a reduction, what a mask skips) is left out. So a count is never too high, and a time worked out
-from it is a least time; but for a tensor that was expanded, of which each element is read from one
+from it is a lower bound; but for a tensor that was expanded, of which each element is read from one
 place, and which counts as large as its shape (strides are not looked at):
 
 * elementwise: inputs read, the broadcast output written; in place, the first argument is both, and

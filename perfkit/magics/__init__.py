@@ -7,8 +7,11 @@ Registering imports only IPython's magic machinery; the first magic that runs im
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from perfkit.base.user_code import cell_ran, cell_runs
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -22,6 +25,8 @@ _MAGICS = {
     "synclint": ("perfkit.magics.synclint", "SynclintMagics"),
     "torchprof": ("perfkit.magics.torchprof", "TorchprofMagics"),
 }
+# so that a report's "cell [3], line 12" leads there
+_NOTED = {"pre_run_cell": cell_runs, "post_run_cell": cell_ran}
 
 
 def register(ip: InteractiveShell) -> None:
@@ -38,6 +43,8 @@ def register(ip: InteractiveShell) -> None:
         ip.register_magics(getattr(importlib.import_module(module), cls))
     for kind, name, function in theirs:
         registry[kind][name] = function
+    for event, noted in _NOTED.items():
+        ip.events.register(event, noted)
 
 
 def unregister(ip: InteractiveShell) -> None:
@@ -49,3 +56,6 @@ def unregister(ip: InteractiveShell) -> None:
             owner = getattr(function, "__self__", None)
             if type(owner).__module__ == module:
                 del registry[kind][name]
+    for event, noted in _NOTED.items():
+        with contextlib.suppress(ValueError):  # not registered
+            ip.events.unregister(event, noted)

@@ -40,7 +40,7 @@ class TorchWatch:
             steps=options.steps,
             warmup=options.warmup + options.n_slowed,
             stacks=options.stacks,
-            # with this machine's peaks known, shapes tell how far a step is from the least time;
+            # with this machine's peaks known, shapes tell how far a step is from its lower bound;
             # which device the program uses shows only once it runs
             shapes=options.shapes or (lambda: peaks_in_use() is not None),
             late=True,

@@ -112,11 +112,12 @@ def mime_bundle(obj: Any, *, verbose: bool = False) -> dict[str, Any]:
         verbose: with all tables in the text; HTML has them folded.
     """
     from perfkit.show._copy import with_copy
+    from perfkit.show._html import cells_linked
 
     said = _needed(obj)
     bundle: dict[str, Any] = {
         "text/plain": as_text(said, brief=not verbose),
-        "text/html": with_copy(said),
+        "text/html": cells_linked(with_copy(said)),
     }
     if said.kind:
         bundle[RESULT_MIME] = {**obj.to_dict(), "type": said.kind}

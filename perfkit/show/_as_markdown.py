@@ -34,9 +34,9 @@ def _blocks(of: Document) -> Iterator[str]:
         yield f"**{escaped(of.answer)}** {escaped(of.figure)}".rstrip()
     if of.doubts:
         yield "\n".join(f"- Note: {escaped(doubt.sentence)}" for doubt in of.doubts)
-    if not (of.findings or of.headline):
-        yield from _extent(of)
-    else:
+    if not of.folds_reasons:
+        yield from _reasons(of)
+    if of.findings:
         if of.findings_title:
             yield f"{escaped(of.findings_title)}:"
         yield from (_finding(f"{i}. ", f) for i, f in enumerate(of.findings, 1))
@@ -51,10 +51,8 @@ def _blocks(of: Document) -> Iterator[str]:
     said += [f"{picture.title}: {picture.words}" for picture in of.pictures]
     if said:
         yield "\n".join(f"- {escaped(words)}" for words in said)
-    if of.headline:
-        yield _folded("Why, and how sure", "\n\n".join([escaped(of.sentence), *_extent(of)]))
-    elif of.findings:
-        yield from _extent(of)
+    if of.folds_reasons and (why := "\n\n".join(_reasons(of))):
+        yield _folded("Why, and how sure", why)
     for t in of.tables:
         if t.rows:
             # a lone table is the answer; GitHub folds <details>
@@ -71,8 +69,8 @@ def _blocks(of: Document) -> Iterator[str]:
         yield "\n".join(f"- {escaped(line)}" for line in of.foot)
 
 
-def _extent(of: Document) -> Iterator[str]:
-    yield from map(escaped, of.lines)
+def _reasons(of: Document) -> Iterator[str]:
+    yield from map(escaped, filter(None, (of.more, *of.lines)))
     if of.warnings:
         yield "\n".join(f"- Note: {escaped(warning)}" for warning in of.warnings)
 

@@ -21,17 +21,18 @@ def as_text(document: Document, *, brief: bool = False) -> str:
 _SCREEN = 25
 # A table of less of its lines says too little: title, header, rule, two rows and a mark.
 _LEAST_TABLE = 6
+# Lines of a long text's end, which say how it ended.
+_FOLD_LINES = 8
 # Lines of code that the first finding shows at most, and each other one: as many as find room.
 _CODE_LINES = ((10, 10), (10, 6), (10, 4), (10, 3), (8, 2), (8, 1), (8, 0), (6, 0), (4, 0), (2, 0))
 
 
 def _first_screen(of: Document) -> list[str]:
-    if not of.headline:
-        return list(_blocks(of, brief=True))
     chips = " · ".join(doubt.chip for doubt in of.doubts)
     head = [
-        bold(beside(of.headline, of.figure)),
+        bold(beside(of.answer, of.figure)),
         *([wrap(f"! {chips}", hang="  ")] if chips else []),
+        *([] if of.folds_reasons else _reasons(of)),
     ]
     bars = "\n".join(
         line_bar(bar.title.partition(" (")[0].partition(", ")[0], bar.segments) for bar in of.bars
@@ -41,9 +42,8 @@ def _first_screen(of: Document) -> list[str]:
     drawn = [one.as_text() for one in pictures if one.glyphs and not one.folds]
     said = filter(None, ("\n".join(head), bars, *drawn, "\n".join(advice)))
     before = list(said)
-    beyond = [_indented(f"{fold.title}:", fold.body) for fold in of.folds]
-    beyond += [wrap(one.answer) for one in of.sections]
-    last = [wrap(of.foot[-1], hang="  ")] if of.foot else []
+    beyond = [wrap(one.answer) for one in of.sections]
+    last = [wrap(line, hang="  ") for line in of.foot[-1 if of.folds_reasons else 0 :]]
     for first, other in _CODE_LINES:
         findings = "\n".join(
             _first_finding(i, found, first if i == 1 else other)
@@ -53,18 +53,27 @@ def _first_screen(of: Document) -> list[str]:
         room = _SCREEN - 1 - sum(block.count("\n") + 2 for block in fixed)
         if room >= 0:
             break
+    n_left = len(of.pictures) - len(drawn)
+    ends = []
+    for fold in of.folds:
+        body = fold.body.splitlines()
+        most = min(_FOLD_LINES, room - 3)
+        kept = body if len(body) <= most else ["…", *body[-most:]]
+        if most > 0:
+            ends.append(_indented(f"{fold.title}:", "\n".join(kept)))
+            room -= len(kept) + 2
+        n_left += most <= 0
     tables = []
-    n_left = 0
     for t in of.tables:
         lines = _table(t).splitlines() if t.rows and t.brief else []
-        shown = lines if len(lines) < room else [*lines[: room - 2], "  …"]
+        shown = lines if len(lines) < room else [*lines[: max(room - 2, 0)], "  …"]
         if lines and len(shown) >= min(_LEAST_TABLE, len(lines)):
             tables.append("\n".join(shown))
             room -= len(shown) + 1
         n_left += shown != lines
     if more := ", ".join(_left_out(of, n_left)):
         last.append(wrap(f"More with -v, or print(result.to_text()): {more}.", hang="  "))
-    return list(filter(None, (*before, findings, *tables, *beyond, "\n".join(last))))
+    return list(filter(None, (*before, findings, *tables, *ends, *beyond, "\n".join(last))))
 
 
 def _first_finding(number: int, f: Finding, most: int) -> str:
@@ -76,44 +85,37 @@ def _first_finding(number: int, f: Finding, most: int) -> str:
                      + ["       …"] * (0 < most < len(code)))  # fmt: skip
 
 
-def _blocks(of: Document, *, brief: bool = False) -> Iterator[str]:
+def _blocks(of: Document) -> Iterator[str]:
     """The verdict, what to do, why, how sure, where from."""
-    doubts = notes([doubt.sentence for doubt in of.doubts])
-    said = [*map(wrap, of.lines), *notes(of.warnings)]
-    if of.headline:
-        said = [*([wrap(of.sentence)] if of.sentence != of.headline else []), *said]
-        first = [bold(beside(of.headline, of.figure)), *doubts]
-    else:
-        first = [bold(wrap(of.sentence)), *doubts]
-    yield "\n".join(first if of.findings else first + said)
-    yield from _findings(of, brief)
+    first = [bold(beside(of.answer, of.figure)), *notes([doubt.sentence for doubt in of.doubts])]
+    why = _reasons(of)
+    yield "\n".join(first if of.findings else first + why)
+    yield from _findings(of)
     if of.advice:
         yield "\n".join([f"{of.advice_title}:", *(wrap(f"- {a}", hang="  ") for a in of.advice)])
     for bar in of.bars:
         drawn = text_bar(bar.parts, bar.segments, quantity=bar.quantity)
         yield f"{wrap(bar.title)}\n{drawn}" if bar.title else drawn
-    yield from (picture.as_text() for picture in of.pictures if not (brief and picture.folds))
-    if of.findings and said:
-        yield "\n".join(said)
-    for t in of.tables:
-        if t.rows and (t.brief or not brief):
-            yield _table(t)
-    if of.folds:
-        yield "\n\n".join(_indented(f"{fold.title}:", fold.body) for fold in of.folds)
+    yield from (picture.as_text() for picture in of.pictures)
+    if of.findings and why:
+        yield "\n".join(why)
+    yield from (_table(t) for t in of.tables if t.rows)
+    yield from (_indented(f"{fold.title}:", fold.body) for fold in of.folds)
     for section in of.sections:
-        yield from _first_screen(section) if brief else _blocks(section)
+        yield from _blocks(section)
     if of.foot:
         yield "\n".join(wrap(line, hang="  ") for line in of.foot)
-    more = _left_out(of) if brief else []
-    if more:
-        yield wrap(f"More with -v, or print(result.to_text()): {', '.join(more)}.", hang="  ")
 
 
-def _findings(of: Document, brief: bool) -> Iterator[str]:
+def _reasons(of: Document) -> list[str]:
+    return [*map(wrap, filter(None, (of.more, *of.lines))), *notes(of.warnings)]
+
+
+def _findings(of: Document) -> Iterator[str]:
     if of.findings:
-        said = [_finding(i, found, brief) for i, found in enumerate(of.findings, 1)]
+        said = [_finding(i, found) for i, found in enumerate(of.findings, 1)]
         yield "\n\n".join([of.findings_title, *said] if of.findings_title else said)
-    if of.more_findings and not brief:
+    if of.more_findings:
         titles = [
             wrap(", ".join(filter(None, (f.title, f.tag))), indent="  - ", hang="    ")
             for f in of.more_findings
@@ -121,16 +123,14 @@ def _findings(of: Document, brief: bool) -> Iterator[str]:
         yield "\n".join([of.more_title, *titles])
 
 
-def _finding(number: int, f: Finding, brief: bool) -> str:
+def _finding(number: int, f: Finding) -> str:
     lines = [wrap(f"{number}. {f.title}" + (f" ({f.tag})" if f.tag else ""), hang="   ")]
     lines += [f"       {clip(line, WIDTH - 7)}" for line in f.source.splitlines()]
-    facts = f.facts[:1] if brief else f.facts
-    lines += [wrap(fact, indent="   - ", hang="     ") for fact in facts]
+    lines += [wrap(fact, indent="   - ", hang="     ") for fact in f.facts]
     if f.code:
         lines += [f"   {f.lead}"] if f.lead else [""]
         lines += [*_code(f.code), ""]
-    if not brief:
-        lines += [wrap(words, indent="   ", hang="   ") for words in f.small]
+    lines += [wrap(words, indent="   ", hang="   ") for words in f.small]
     return "\n".join(lines).rstrip()
 
 
@@ -155,15 +155,12 @@ def _indented(title: str, body: str) -> str:
     return "\n".join([title, *(f"    {line}" for line in body.splitlines())])
 
 
-def _left_out(of: Document, n_cut: int = 0) -> Sequence[str]:
-    """What the first screen lacks; ``n_cut`` tables are not all on it."""
+def _left_out(of: Document, n_cut: int) -> Sequence[str]:
+    """What the first screen lacks; ``n_cut`` tables, texts and pictures are not all on it."""
     what = "more finding" if of.findings else "finding"
     more = [plural(len(of.more_findings), what)] if of.more_findings else []
-    if of.headline:
-        more += ["why"]
-        more += [plural(len(of.warnings), "note")] if of.warnings else []
-        n = len(of.pictures) + n_cut + sum(bool(t.rows) and not t.brief for t in of.tables)
-        n += len(of.sections)
-        return [*more, plural(n, "table and picture", "tables and pictures")] if n else more
-    more += [picture.title.lower() for picture in of.pictures if picture.folds]
-    return more + [t.title.lower() for t in of.tables if t.rows and not t.brief]
+    more += ["why"] if of.doubts or (of.folds_reasons and _reasons(of)) else []
+    more += [plural(len(of.warnings), "note")] if of.warnings and of.folds_reasons else []
+    n = n_cut + sum(bool(t.rows) and not t.brief for t in of.tables)
+    n += len(of.sections)
+    return [*more, plural(n, "table and picture", "tables and pictures")] if n else more

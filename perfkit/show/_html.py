@@ -18,6 +18,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from perfkit.base.printable import printable
+from perfkit.base.user_code import cell_link
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
 from perfkit.show._text import one_sentence
 
@@ -30,6 +31,9 @@ _UNIT = re.compile(
     r"|(?<=\d) (?=%|(?:[kKMGTP]?i?B|[nµm]?s|min|h|W|[mk]?J|[KMGTP]?FLOP)\b)",
     re.DOTALL,
 )
+
+# A line of a cell in the text; a match without a number is what stays as it is.
+_CELL = re.compile(r"<(style|script)\b.*?</\1>|<[^>]*>|cell \[(\d+)\], line \d+", re.DOTALL)
 
 
 @functools.cache
@@ -85,6 +89,16 @@ def render(template: str, **context: Any) -> str:
 def render_string(source: str, **context: Any) -> str:
     """Fill a template given as text (it may ``{% extends "_base.html" %}`` as a file may)."""
     return _units_kept(environment().from_string(source).render(**context))
+
+
+def cells_linked(html: str) -> str:
+    """A page for a notebook, in which the name of a cell's line leads to the cell."""
+    return _CELL.sub(_linked, html)
+
+
+def _linked(found: re.Match[str]) -> str:
+    link = cell_link(int(found[2])) if found[2] else ""
+    return f'<a href="{escape(link)}">{found[0]}</a>' if link else found[0]
 
 
 def _units_kept(html: str) -> str:

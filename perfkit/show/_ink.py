@@ -1,4 +1,5 @@
-"""Colour where a terminal is looked at: the verdict, bars, yes and no. Elsewhere text stays plain.
+"""Colour where a terminal is looked at: the verdict, bars, yes and no, the names in a help text.
+Elsewhere text stays plain.
 
 Text is laid out first and inked last: what colours it has no width.
 """
@@ -6,6 +7,7 @@ Text is laid out first and inked last: what colours it has no width.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -13,6 +15,12 @@ from typing import IO
 
 _inked: ContextVar[bool] = ContextVar("inked", default=False)
 _SIGNS = {"yes": "32", "no": "31"}
+# Headings, options and commands of argparse's help.
+_OF_HELP = re.compile(
+    r"^usage:|^(?:commands|options|positional arguments):$"
+    r"|(?<=^  )--?[\w-]+(?:, --?[\w-]+)*|(?<=^    )[a-z][\w-]*(?= |$)",
+    re.MULTILINE,
+)
 
 
 @contextmanager
@@ -43,6 +51,13 @@ def in_fill(text: str, fill: str) -> str:
 def sign(word: str) -> str:
     """A yes or a no."""
     return _ink(word, _SIGNS[word])
+
+
+def help_text(text: str) -> str:
+    """Argparse's help; from Python 3.14 on it has colour of its own."""
+    if "\x1b" in text:
+        return text
+    return _OF_HELP.sub(lambda at: bold(at[0]) if at[0][-1] == ":" else _ink(at[0], "36"), text)
 
 
 def _ink(text: str, code: str) -> str:

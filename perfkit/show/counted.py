@@ -23,11 +23,20 @@ def _compiled(obj: CompileReport) -> Document:
     return Document(
         name="compile report",
         sentence=compile_sentence(obj),
+        headline=_given_up(obj),
         warnings=()
         if obj.complete
         else ("torch logs the last 64 compilations; there were more, so time is missing here",),
         tables=compile_tables(obj),
     )
+
+
+def _given_up(obj: CompileReport) -> str:
+    """The worst that can come of compiling, where it came to that."""
+    places = dict.fromkeys(one.place for one in obj.given_up)
+    if len(places) > 1:
+        return f"torch gave up: {len(places)} pieces of code now run uncompiled."
+    return "".join(f"torch gave up: {place} now runs uncompiled." for place in places)
 
 
 def compile_sentence(obj: CompileReport) -> str:

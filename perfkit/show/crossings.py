@@ -17,9 +17,11 @@ def _crossing(obj: Crossing) -> Document:
 
 @document_for(Crossings)
 def _crossings(obj: Crossings) -> Document:
+    n = obj.n_to_device + obj.n_to_host
     return Document(
         name="crossings",
         sentence=_sentence(obj),
+        figure=_copies(n) if n else "",
         warnings=tuple(obj.warnings),
         tables=(
             Table(
@@ -40,7 +42,7 @@ def _sentence(obj: Crossings) -> str:
     if not obj.lines:
         return "Nothing crosses between host and device."
     parts = [
-        f"{fmt_bytes(nbytes)} {where} in {_copies(n)}"
+        f"{fmt_bytes(nbytes)} {where}"
         for nbytes, where, n in (
             (obj.to_device_bytes, "to the device", obj.n_to_device),
             (obj.to_host_bytes, "to the host", obj.n_to_host),

@@ -212,8 +212,8 @@ class Document:
 
     Attributes:
         name: what kind of result it is, e.g. ``"comparison"``.
-        sentence: the answer; where there is a headline, why it is that.
-        headline: the answer in at most twelve words.
+        sentence: the answer, with why it is that.
+        headline: the answer in at most twelve words; by default the first clauses of the sentence.
         figure: the one figure beside it, e.g. how long a step takes.
         doubts: what the answer may be wrong by.
         lines: what belongs to the answer: extent, spread, how it was found.
@@ -257,8 +257,39 @@ class Document:
 
     @property
     def answer(self) -> str:
-        """The shortest form of what it says."""
-        return self.headline or self.sentence
+        """The headline."""
+        return self.headline or _first_clauses(self.sentence)
+
+    @property
+    def more(self) -> str:
+        """What the sentence adds to the headline; empty where that is all of it."""
+        rest = self.sentence.removeprefix(self.answer.rstrip("."))
+        if rest == self.sentence or rest[:1] not in (*_ENDS, ""):
+            return self.sentence
+        # a name of a file or of code stays as it is
+        return re.sub(r"^[a-z](?=[a-z]*[ ,])", lambda at: at[0].upper(), rest[1:].lstrip())
+
+    @property
+    def folds_reasons(self) -> bool:
+        """Whether there is more to look at than why."""
+        return bool(self.findings or self.bars or self.pictures)
+
+
+# Words of a headline; a number and its unit are one.
+_WORDS = 12
+_ENDS = ".:;"
+
+
+def _first_clauses(sentence: str) -> str:
+    """As many as make a headline; without any such, all of it."""
+    ends = [at.start() for at in re.finditer(rf"[{_ENDS}](?= |$)", sentence)]
+    heads = [sentence[:end] for end in ends if _is_headline(sentence[:end])]
+    return sentence if _is_headline(sentence) or not heads else f"{heads[-1]}."
+
+
+def _is_headline(words: str) -> bool:
+    n = len(re.sub(r"(?<=[\d<>]) (?=\S)", "", words).split())
+    return n <= _WORDS and not set("[]()") & set(words)
 
 
 _Maker = TypeVar("_Maker", bound=Callable[[Any], "Document | None"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfkit.base.words import fmt_ms, fmt_number, fmt_share, plural
 from perfkit.measure.energy import Energy
-from perfkit.show.document import Document, Table, document_for
+from perfkit.show.document import Document, Doubt, Table, document_for
 
 
 @document_for(Energy)
@@ -35,8 +35,9 @@ def _energy(of: Energy) -> Document:
     return Document(
         "energy",
         f"{said}: {', '.join(c.what for c in of.counters)}.",
+        figure=f"{fmt_ms(of.step_ms)} a step",
         lines=(f"{plural(of.n_steps, 'step')} of {fmt_ms(of.step_ms)} in {of.n_blocks} blocks.",),
-        warnings=(*of.warnings, *of.unread),
+        doubts=tuple(map(Doubt.of, (*of.warnings, *of.unread))),
         tables=(
             Table(
                 ("counter", "a step", "blocks", "power", "at rest", "drawn anyway"),

@@ -1,4 +1,4 @@
-"""What the least time of a step says, as a sentence, tables and a roofline."""
+"""What the lower bound of a step says, as a sentence, tables and a roofline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perfkit.trace.ask.limit import Limit
 
 _TOP = 10
 _NOTHING_US = 1e-3  # no bound on anything: a kernel that fills one number
-# Below this share of the operators' time, the least time is of a part that says little.
+# Below this share of the operators' time, the lower bound is of a part that says little.
 _ENOUGH = 0.5
 
 
@@ -57,7 +57,7 @@ def _figure(of: Limit) -> str:
 
 
 def limit_sentence(of: Limit) -> str:
-    """How far the step is from its least time; empty where that is not known."""
+    """How far the step is from its lower bound; empty where that is not known."""
     if not of.is_known or of.counted_share < _ENOUGH:
         return ""
     least = fmt_ms(of.least_us / 1e3)
@@ -73,7 +73,7 @@ def limit_sentence(of: Limit) -> str:
     said = (
         f"By its data sheet, {_an(of.device)} needs at least {least} for this step"
         if by_sheet
-        else f"The least this machine needs for this step is {least}"
+        else f"The lower bound of this step on this machine is {least}"
     )
     if of.ratio is not None and of.ratio < 1:
         return (
@@ -188,20 +188,20 @@ def _families(of: Limit) -> Table:
         for family, (measured, least) in of.families().items()
     ]
     return Table(
-        ("kind of work", "recorded", "least", "recorded / least"),
+        ("kind of work", "recorded", "lower bound", "recorded / bound"),
         tuple(rows),
-        title="Recorded and least time by kind of work",
+        title="Recorded time and lower bound by kind of work",
         note=f"{'device' if of.on_device else 'host'} time {per_step(of.n_steps)}",
         open=True,
     )
 
 
 def _rest(of: Limit) -> Table:
-    """What lies between the least time and the recorded step, and what its removal would bring."""
+    """What lies between the lower bound and the recorded step, and what its removal would bring."""
     step_us = of.split_step_us
     if not of.is_known or of.is_other or of.counted_share < _ENOUGH:
         return Table(("",), ())
-    rows = [("the least time", fmt_ms(of.least_us / 1e3), fmt_share(of.least_us / step_us), "")]
+    rows = [("the lower bound", fmt_ms(of.least_us / 1e3), fmt_share(of.least_us / step_us), "")]
     parts = sorted(of.rest_us().items(), key=lambda part: -part[1])
     rows += [
         (
@@ -215,7 +215,7 @@ def _rest(of: Limit) -> Table:
     return Table(
         ("part", "time", "share", "without it"),
         tuple(rows),
-        title="From the least time to the "
+        title="From the lower bound to the "
         + ("step without the profiler" if of.on_device and of.is_unprofiled else "recorded step"),
         note="adds up to the step; without it: at most so many times as fast, each by itself",
         open=True,
@@ -239,9 +239,9 @@ def _operators(of: Limit) -> Table:
     ]
     top = f"{len(rows)} of {len(of.ops)}, " if len(of.ops) > len(rows) else ""
     return Table(
-        ("operator", "shapes", "calls", "GFLOP", "MB", "bound", "least", "recorded"),
+        ("operator", "shapes", "calls", "GFLOP", "MB", "by", "bound", "recorded"),
         tuple(rows),
-        title="Least time by operator",
+        title="Lower bound by operator",
         note=f"{top}{per_step(of.n_steps)}; bytes read and written at least",
         align="<<>>><>>",
         code="cc......",

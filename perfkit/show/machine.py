@@ -22,7 +22,6 @@ def _machine(machine: Machine) -> Document:
     return Document(
         name="doctor",
         sentence=_title(machine),
-        headline=_title(machine).partition(": ")[2].capitalize() + ".",
         doubts=tuple(map(Doubt.of, machine.warnings)),
         tables=(
             Table(
@@ -59,8 +58,8 @@ def _title(machine: Machine) -> str:
     missing = sum(not c.available for c in machine.capabilities)
     n = len(machine.capabilities)
     if not missing:
-        return f"perfkit doctor: all {n} things work here"
-    return f"perfkit doctor: {n - missing} of {n} things work here"
+        return f"All {n} things work here."
+    return f"{n - missing} of {n} things work here."
 
 
 def _fact_rows(machine: Machine) -> list[tuple[str, str]]:

@@ -36,8 +36,8 @@ from perfkit.trace.record.lines import LineSamples
 _MAIN_FINDINGS = 3
 _TOP_OPERATORS = 10
 _TOP_LINES = 10
-# A tiny model that waits for a slow disk takes thousands of times its least time; a step that takes
-# more than this many did not do the work that was counted.
+# A tiny model that waits for a slow disk takes thousands of times its lower bound; a step that
+# takes more than this many did not do the work that was counted.
 _FARTHEST = 100_000
 
 # What the engine puts before the name of each of its functions; in a narrow table it hides them.
@@ -127,8 +127,8 @@ def _next_steps(p: Profile) -> tuple[str, ...]:
         said.append(
             "Ask how much there is to gain: call `perfkit.peaks()` once, with as many threads as "
             "here (in a shell, `perfkit doctor --peaks` takes torch's default number); from then "
-            "on `%%torchprof`, `perfkit.profile` and `perfkit run` say how far a step is from the "
-            "least time that this machine needs."
+            "on `%%torchprof`, `perfkit.profile` and `perfkit run` say how far a step is from "
+            "its lower bound on this machine."
         )
     return tuple(said)
 
@@ -172,7 +172,7 @@ _MEASURE_AGAIN = (
 
 
 def _limit_line(p: Profile) -> str:
-    """How far the step is from the least time; nothing where its own time says little."""
+    """How far the step is from the lower bound; nothing where its own time says little."""
     spoiled = p.busy is not None and p.busy.spoils
     if p.limit is None or p.is_piece or spoiled:
         return ""
@@ -250,8 +250,8 @@ def _operators(of: Operators) -> Document:
     name = first.name.replace(_ENGINE, "autograd: ")
     return Document(
         "operators",
-        f"Most host time of its own: {name}, {fmt_ms(first.self_us / 1e3 / max(of.n_steps, 1))} "
-        f"{a_step(of.n_steps)} ({fmt_share(first.share)} of all operators').",
+        f"Most host time of its own: {name}; {fmt_share(first.share)} of all operators'.",
+        figure=f"{fmt_ms(first.self_us / 1e3 / max(of.n_steps, 1))} {a_step(of.n_steps)}",
         warnings=of.warnings,
         tables=(replace(_operators_table(of.operators, of.n_steps), open=True, brief=True),),
     )
@@ -259,17 +259,24 @@ def _operators(of: Operators) -> Document:
 
 @document_for(Syncs)
 def _syncs(of: Syncs) -> Document:
+    if not of.syncs:
+        return Document(
+            "host-device syncs",
+            "No wait of the host for the device is recorded.",
+            warnings=of.warnings,
+        )
     n = max(of.n_steps, 1)
-    times = times_waited(of.syncs) / n
+    times = f"{plural(round(times_waited(of.syncs) / n, 1), 'time')}{each_step(n)}"
+    took = fmt_ms(of.cost_us / 1e3 / n)
     of_copies = " or for a copy to it" if any(s.is_transfer for s in of.syncs) else ""
-    sentence = (
-        f"The host waits for the device{of_copies} {plural(round(times, 1), 'time')}"
-        f"{each_step(n)}, {fmt_ms(of.cost_us / 1e3 / n)} in all."
-        if of.syncs
-        else "No wait of the host for the device is recorded."
+    return Document(
+        "host-device syncs",
+        f"The host waits {times}; for the device{of_copies}, {took} in all.",
+        headline=f"The host waits {times}.",
+        figure=f"{took} {a_step(n)}",
+        warnings=of.warnings,
+        tables=(replace(_syncs_table(of.syncs), open=True, brief=True),),
     )
-    table = replace(_syncs_table(of.syncs), open=True, brief=True)
-    return Document("host-device syncs", sentence, warnings=of.warnings, tables=(table,))
 
 
 def _operators_table(operators: Sequence[Operator], n_steps: int) -> Table:

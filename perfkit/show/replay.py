@@ -31,6 +31,7 @@ def _replayed(found: Replayed) -> Document:
     listed = sorted({round(k * (n - 1) / (_ROWS - 1)) for k in range(_ROWS)} if n > 1 else range(n))
     return Document(
         name="replay",
+        headline=_headline(found),
         sentence=(
             f"Simulated ({found.settings}{limit}): at most {fmt_bytes(found.peak_reserved_bytes)} "
             f"reserved for {fmt_bytes(found.peak_allocated_bytes)} of tensors "
@@ -65,6 +66,13 @@ def _replayed(found: Replayed) -> Document:
         ),
         kind="replay",
     )
+
+
+def _headline(found: Replayed) -> str:
+    if found.failed_bytes is not None:
+        return f"Simulated: out of memory after {plural(found.failed_at_mark or 0, 'mark')}."
+    reserved, used = fmt_bytes(found.peak_reserved_bytes), fmt_bytes(found.peak_allocated_bytes)
+    return f"Simulated: {reserved} reserved for {used} of tensors."
 
 
 def _times(found: Replayed) -> str:

@@ -18,7 +18,7 @@ from perfkit.base.words import (
 )
 from perfkit.experiment.process.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
 from perfkit.show._text import clip
-from perfkit.show.document import Document, Fold, Table, document_for
+from perfkit.show.document import Document, Doubt, Fold, Table, document_for
 from perfkit.show.palette import SERIES
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def _listed(runs: Sequence[Any]) -> Document | None:
 
 @document_for(Ratio)
 def _ratio(compared: Ratio) -> Document:
-    return Document(name="ratio", sentence=f"{_ratio_sentence(compared)}.")
+    said = _ratio_sentence(compared)
+    return Document(name="ratio", sentence=f"{said[:1].upper()}{said[1:]}.")
 
 
 def figure(runs: Sequence[RunResult]) -> Figure:
@@ -103,6 +104,11 @@ def alt_text(runs: Sequence[RunResult]) -> str:
 def document_of(runs: Sequence[RunResult]) -> Document:
     """What these runs say together."""
     base = next((run for run in runs if run.step is not None), None)
+    best = max(
+        (run for run in runs if run.step is not None),
+        key=lambda run: ratio(base or run, run).ratio,
+        default=None,
+    )
     warnings = []
     for run in runs:
         lead = f"run {run.run_id}: " if len(runs) > 1 else ""
@@ -119,7 +125,10 @@ def document_of(runs: Sequence[RunResult]) -> Document:
         foot.append(runs[-1].provenance.sentence())
     return Document(
         name="runs" if len(runs) != 1 else f"run {runs[0].run_id}",
-        sentence=_sentence(runs),
+        sentence=_sentence(runs, best),
+        headline=_headline(runs, base, best),
+        figure=_figure(runs, best),
+        doubts=tuple(Doubt.of(run.message) for run in runs if run.message and len(runs) == 1),
         warnings=tuple(dict.fromkeys(warnings)),
         tables=_tables(runs, base),
         folds=tuple(_details(runs)),
@@ -127,6 +136,28 @@ def document_of(runs: Sequence[RunResult]) -> Document:
         draw=functools.partial(figure, runs),
         drawn=alt_text(runs),
     )
+
+
+def _headline(runs: Sequence[RunResult], base: RunResult | None, best: RunResult | None) -> str:
+    """How much waits for data; of several, which is the fastest, by the table's speed."""
+    if base is None or best is None:
+        return f"Run {runs[0].run_id} {runs[0].state}." if len(runs) == 1 else ""
+    if len(runs) == 1:
+        done = "" if best.state == "done" else f" {best.state}"
+        return f"Run {best.run_id}{done}: {fmt_share(best.wait_share)} of each step waits for data."
+    if best is base:
+        return f"Run {best.run_id} is the fastest of {len(runs)}."
+    compared = ratio(base, best)
+    if not compared.different:
+        return f"No run is distinguishably faster than run {base.run_id}."
+    per = " per sample" if compared.per == "sample" else ""
+    return f"Run {best.run_id}: {fmt_ratio(compared.ratio)} as fast as run {base.run_id}{per}."
+
+
+def _figure(runs: Sequence[RunResult], best: RunResult | None) -> str:
+    if best is None or best.step is None:
+        return ""
+    return f"{fmt_ms(best.step.median if len(runs) == 1 else best.mean_ms)} a step"
 
 
 def _tables(runs: Sequence[RunResult], base: RunResult | None) -> tuple[Table, ...]:
@@ -147,15 +178,12 @@ def _tables(runs: Sequence[RunResult], base: RunResult | None) -> tuple[Table, .
     )
 
 
-def _sentence(runs: Sequence[RunResult]) -> str:
+def _sentence(runs: Sequence[RunResult], best: RunResult | None) -> str:
     if not runs:
         return "No run yet."
     if len(runs) > 1:
-        measured = [run for run in runs if run.step is not None]
-        if not measured:
+        if best is None:
             return f"{_n_runs(len(runs))}, none with a measured step."
-        base = measured[0]
-        best = max(measured, key=lambda run: ratio(base, run).ratio)
         rate = "" if best.samples_per_s is None else f", {_rate(best)} samples/s"
         return (
             f"{_n_runs(len(runs))}; the fastest was run {best.run_id} "

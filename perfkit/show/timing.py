@@ -36,6 +36,8 @@ _IN_MS = {"µs": 1e-3, "us": 1e-3, "ms": 1.0, "s": 1e3}
 def _summary(summary: Summary) -> Document:
     return Document(
         name="summary",
+        headline=f"{_amount(summary.median, summary.unit)}, the median of {summary.n}.",
+        figure=_interval(summary),
         sentence=(
             f"{_amount(summary.median, summary.unit)} {_between(summary)}, n={summary.n}, "
             f"all from {_amount(summary.minimum, summary.unit)} "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 
+from perfkit.advice.diagnose import first_clause
 from perfkit.base.words import (
     fmt_bytes,
     fmt_count,
@@ -44,7 +45,7 @@ _CAUSES = {
     "sync": "host waits for the device (sync)",
     "communication": "communication",
     "kernels": "short pauses between queued kernels",
-    "queued": "unknown, while work was queued",
+    "queued": "cause unknown, while work was queued",
     "capture": "capturing a CUDA graph, which runs only in replays",
     "driver": "allocating, loading code",
     "launch": "host too slow to launch",
@@ -154,16 +155,23 @@ def _(a: Idle) -> Document:
     shares = a.shares()
     total = sum(shares.values())
     cause, share = _largest(shares)
-    sentence = f"The device was idle {fmt_share(total)} of the time"
+    said = f"The device idles {fmt_share(total)} of the time"
     if share:
-        sentence += f", mostly {_CAUSES[cause]} ({fmt_share(share)})"
+        said = f"{first_clause(f'{said}: {_CAUSES[cause]}')[:-1]}; that takes {fmt_share(share)}"
     mean_us = {_CAUSES[c]: us / len(a.steps) for c, us in a.total_us.items()}
+    busy_us = sum(mean_us.values()) * (1 / total - 1) if total else 0.0
     looks = {words: f"idle: {cause}" for cause, words in _CAUSES.items()}
     return Document(
         "idle time",
-        f"{sentence}.",
-        warnings=a.warnings,
-        bars=(_lane(f"Idle time{_of_the_mean_step(len(a.steps))}", mean_us, looks),),
+        f"{said}.",
+        doubts=tuple(map(Doubt.of, a.warnings)),
+        bars=(
+            _lane(
+                f"Device time{_of_the_mean_step(len(a.steps))}",
+                {**mean_us, "busy": busy_us},
+                looks | {"busy": "compute"},
+            ),
+        ),
     )
 
 
@@ -173,7 +181,8 @@ def _(a: Copies) -> Document:
         return Document("copies", "Copies are not recorded.", warnings=a.warnings)
     n = max(a.n_steps, 1)
     first = a.kinds[0]
-    where = f" ({first.memory})" if first.memory else ""
+    took = f"{fmt_ms(first.busy_us / 1e3 / n)} {a_step(n)}"
+    where = f", host memory {first.memory}" if first.memory else ""
     rows = [
         (
             f"{c.direction}{f', {c.memory}' if c.memory else ''}",
@@ -188,7 +197,8 @@ def _(a: Copies) -> Document:
     header = ("copy", "count", "bytes", "time", "rate", "while computing")
     return Document(
         "copies",
-        f"Most copy time: {first.direction}{where}, {fmt_ms(first.busy_us / 1e3 / n)} {a_step(n)}.",
+        f"Most copy time: {first.direction}; {took}{where}.",
+        headline=f"Most copy time: {first.direction}.",
         warnings=a.warnings,
         tables=(_table("Copies", per_step(n), header, rows),),
     )
@@ -264,7 +274,7 @@ def _(a: Kernels) -> Document:
     return Document(
         "kernels",
         f"{plural(round(a.per_step, 1), 'kernel')} {a_step(n)}; {tensor}; {small}.",
-        warnings=a.warnings,
+        doubts=tuple(map(Doubt.of, a.warnings)),
         bars=(
             _lane(
                 f"Kernel time{_of_the_mean_step(n)} by family",
@@ -337,9 +347,9 @@ def _(a: CriticalPath) -> Document:
     share = fmt_share(a.bounds_us[a.bound_by] / a.wall_us if a.wall_us else None)
     return Document(
         "critical path",
-        f"Largest part of the critical path of {a.step} ({fmt_ms(a.wall_us / 1e3)}): "
-        f"{_ON_THE_PATH[a.bound_by]}, {share}.",
-        warnings=a.warnings,
+        f"{share} of the critical path: {_ON_THE_PATH[a.bound_by]}; taken from {a.step}.",
+        figure=fmt_ms(a.wall_us / 1e3),
+        doubts=tuple(map(Doubt.of, a.warnings)),
         bars=(_lane("Critical path", a.by_class_us, {}),) if a.wall_us else (),
         tables=(
             _table("Device activities on the path", "", ("activity", "time"), rows, "c"),
@@ -367,11 +377,11 @@ def _(a: Sequences) -> Document:
         for s in a.sequences[:_TOP]
     ]
     best = a.sequences[0]
+    saved = f"{fmt_ms(best.saved_at_most_us / 1e3 / n)}{each_step(n)}"
     return Document(
         "kernel sequences",
-        f"Fusing {len(best.names)} kernels that follow each other "
-        f"{plural(round(best.count / n, 1), 'time')}{each_step(n)} would save at most "
-        f"{fmt_ms(best.saved_at_most_us / 1e3 / n)}{' of it' if n > 1 else ''}.",
+        f"Fusing {len(best.names)} kernels would save at most {saved}; they follow each other "
+        f"{plural(round(best.count / n, 1), 'time')}{each_step(n)}.",
         warnings=a.warnings,
         tables=(
             _table(
@@ -440,7 +450,7 @@ def _(a: Modules) -> Document:
     header = ("module", "calls", "host", "of it backward", "device")
     return Document(
         "modules",
-        f"Costliest module: {a.modules[0].name or '(outside of any module)'}.",
+        f"Costliest module: {a.modules[0].name or 'none, what is outside of them'}.",
         warnings=a.warnings,
         tables=(_table("Modules", f"own ops, {per_step(n)}", header, rows, "c"),),
     )

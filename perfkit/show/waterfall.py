@@ -23,7 +23,7 @@ _WORDS = {
     "launch": "host too slow to launch",
     "pauses": "short pauses between kernels",
     "queued": "device idle, cause not recorded",
-    "above": "kernels above their least time",
+    "above": "kernels above their lower bound",
 }
 # Other causes look like idling of that cause.
 _LOOKS = {
@@ -34,7 +34,7 @@ _LOOKS = {
     "copy": "copy",
     "communication": "communication",
 }
-_LEAST = "the least time"
+_LEAST = "the lower bound"
 _OUTSIDE_IN, _INSIDE_OUT = "from the outside in", "from the inside out"
 # Removing what takes less of the step brings nothing that anybody could measure.
 _WORTH_A_GAIN = 0.01
@@ -45,7 +45,7 @@ def _name(cause: str, of: Waterfall) -> str:
         return _WORDS[cause]
     return {
         "host": "between operators (Python, dispatch)",
-        "above": "operators above their least time",
+        "above": "operators above their lower bound",
         "communication": "communication",
     }.get(cause, _WORDS[cause])
 
@@ -115,7 +115,7 @@ def waterfall_picture(
     if of.least_ms:
         falls.append(Fall(f"could be: {_LEAST}", 0.0, of.least_ms, "compute"))
     words = "; ".join(f"{fall.label} {fmt_ms(fall.ms)}" for fall in falls)
-    usual = "Down to the least time" if of.least_ms else "Down to what the operators take"
+    usual = "Down to the lower bound" if of.least_ms else "Down to what the operators take"
     if of.orders_differ:
         usual += f", {order}"
     return Falls(title or usual, words, tuple(falls), scale_ms or of.step_ms, folds)
@@ -153,7 +153,7 @@ def waterfall_table(of: Waterfall) -> Table:
          *(("kernels first",) if both else ()),
          *(("alone",) if gains else ())),
         tuple(rows),
-        title="From the step to its least time" if of.least_ms else "What the step consists of",
+        title="From the step to its lower bound" if of.least_ms else "What the step consists of",
         note=f"{per_step(of.n_steps)}; adds up to the step"
         + ("; alone: at most so many times as fast" if gains else ""),
         open=True,
@@ -163,9 +163,9 @@ def waterfall_table(of: Waterfall) -> Table:
 def _families(of: Waterfall) -> Table:
     rows = tuple((name, fmt_ms(ms), fmt_share(ms / of.step_ms)) for name, ms in of.above_ms.items())
     return Table(
-        ("kind of work", "above its least time", "of the step"),
+        ("kind of work", "above its lower bound", "of the step"),
         rows,
-        title=f"{'Kernels' if of.on_device else 'Operators'} above their least time",
+        title=f"{'Kernels' if of.on_device else 'Operators'} above their lower bound",
         note=per_step(of.n_steps),
         brief=False,
     )

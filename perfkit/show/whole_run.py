@@ -30,9 +30,7 @@ def _run(run: WholeRun) -> Document:
         sections=tuple(filter(None, map(registered, (run.memory, run.syncs)))),
         foot=(
             *said.foot[:-1],
-            f"{_ended(run)} {run.provenance.sentence()}"
-            if said.headline
-            else run.provenance.sentence(),
+            f"{_ended(run)} {run.provenance.sentence()}",
         ),
         kind="run",
     )

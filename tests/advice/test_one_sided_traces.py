@@ -214,7 +214,7 @@ def test_a_file_that_shows_no_python_is_not_told_as_python() -> None:
 
 
 def test_a_step_of_over_100_000_times_its_least_time_is_not_compared_with_it() -> None:
-    """An MI300X that captured a graph was told: 11,200,000,000× the least time of 0.003 ns."""
+    """An MI300X that captured a graph was told: 11,200,000,000× the lower bound of 0.003 ns."""
     assert "By its data sheet" in show.text(explain(load(product_on_gpu(size=4096))))
     assert "By its data sheet" not in show.text(explain(load(product_on_gpu(size=8))))
 

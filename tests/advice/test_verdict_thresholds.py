@@ -97,7 +97,7 @@ def test_a_step_of_another_kind_reads_two_batches_more_and_is_longer(
 
 
 class Opened:
-    """Eleven operators of 100 µs that take 1, 2 … 11 times their least time here."""
+    """Eleven operators of 100 µs that take 1, 2 … 11 times their lower bound here."""
 
     def __init__(self, **falls: Any) -> None:
         usual = {"floor_ms": 0.1, "working_above_ms": 1.0, "step_ms": 1.1, "host_ms": 0.0}

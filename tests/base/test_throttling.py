@@ -12,7 +12,8 @@ import pytest
 
 from perfkit.base.machine import throttling
 from perfkit.base.machine.cpu_contention import CpuContention
-from perfkit.base.machine.throttling import HostThrottling, PagesRead, Throttled, read_quota
+from perfkit.base.machine.quota import Throttled, read_quota
+from perfkit.base.machine.throttling import HostThrottling, PagesRead
 
 CALM = HostThrottling(
     wall_s=10.0,

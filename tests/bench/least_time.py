@@ -1,9 +1,9 @@
-"""The least time of single operators, beside what they take on this machine.
+"""The lower bound of single operators, beside what they take on this machine.
 
     python tests/bench/least_time.py out.json [cpu|cuda]
 
 The peaks are measured first, with the same clock; then each operator is run alone, and the best
-and the median of its repetitions are set beside its least time. A ratio below 1 means that the
+and the median of its repetitions are set beside its lower bound. A ratio below 1 means that the
 rates or the bytes are wrong: the limit is none.
 """
 
@@ -62,7 +62,7 @@ def cases(device: str) -> dict[str, Callable[[], object]]:
 
 
 def counted(call: Callable[[], object], device: str) -> Any:
-    """The least time of a call, from the shapes of one recorded call."""
+    """The lower bound of a call, from the shapes of one recorded call."""
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]

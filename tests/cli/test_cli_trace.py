@@ -362,7 +362,7 @@ def test_one_question_is_answered_as_text_json_and_page(
 ) -> None:
     path = _file(tmp_path, gpu_training(4, wait=50, item=True))
     assert cli.main(["trace", path, "--ask", "critical-path"]) == 0
-    assert capsys.readouterr().out.startswith("Largest part of the critical path of ")
+    assert capsys.readouterr().out.startswith("90 % of the critical path: computing")
     found = _json(capsys, path, "--ask", "critical-path")
     assert found["bound_by"] in BOUNDS
     assert sum(found["by_class_us"].values()) == pytest.approx(found["wall_us"])
@@ -405,4 +405,4 @@ def test_the_page_of_a_trace_has_all_answers(tmp_path: Path) -> None:
     assert cli.main(["trace", path, "--html", str(page)]) == 0
     html = page.read_text(encoding="utf-8")
     assert "More answers" in html
-    assert "Largest part of the critical path of" in html
+    assert " of the critical path: " in html

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import re
 import sys
@@ -59,6 +60,34 @@ def test_a_terminal_has_the_verdict_in_bold_and_classes_in_their_colours(
     assert all(abs(one - want) <= 26 for one, want in zip(near, (r, g, b), strict=True))
     monkeypatch.setenv("NO_COLOR", "1")
     assert _shown(monkeypatch, _Terminal(), "trace", trace) == plain
+
+
+def _help(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *words: str) -> str:
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, "--help"])
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("command", [(), ("trace",)])
+def test_help_has_colour_where_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    plain = _help(monkeypatch, io.StringIO(), *command)
+    seen = _help(monkeypatch, _Terminal(), *command)
+    assert "\x1b" not in plain
+    assert _CODE.sub("", seen) == plain
+    assert seen.startswith("\x1b[1musage:\x1b[0m perfkit")
+    assert "\n  \x1b[36m-h, --help\x1b[0m  " in seen
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert _help(monkeypatch, _Terminal(), *command) == plain
+
+
+def test_the_colours_of_a_newer_argparse_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    its_own = "\x1b[1musage:\x1b[0m perfkit\n"
+    monkeypatch.setattr(argparse.ArgumentParser, "format_help", lambda self: its_own)
+    assert _help(monkeypatch, _Terminal()) == its_own
 
 
 def test_doctor_says_yes_in_green(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -340,7 +340,7 @@ def test_a_rate_of_memory_counts_the_bytes_that_a_pattern_moves(
 def test_sets_are_doubled_until_they_are_far_larger_than_the_last_cache(
     last_cache: int, sets: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Next to 16 MiB stood 256: layer norm of 16.01 MiB took 0.52 of its least time."""
+    """Next to 16 MiB stood 256: layer norm of 16.01 MiB took 0.52 of its lower bound."""
     mib = 2**10  # a thousandth, so that it takes no time
     monkeypatch.setattr(measured, "_CPU_SETS", (16 * mib,))
     monkeypatch.setattr(measured, "_CPU_LARGEST", 256 * mib)

@@ -197,7 +197,7 @@ def test_attention_and_what_a_causal_mask_skips() -> None:
 
 @pytest.mark.parametrize(("n_queries", "n_keys"), [(3, 6), (6, 3)])
 def test_a_causal_mask_of_other_lengths_hides_what_torch_hides(n_queries: int, n_keys: int) -> None:
-    """It counted as none: the least time was longer than the kernel's."""
+    """It counted as none: the lower bound was longer than the kernel's."""
     mask = torch.ones(n_queries, n_keys).tril()  # as torch's reference has it
     q, k = torch.rand(2, 4, n_queries, 16), torch.rand(2, 4, n_keys, 16)
     seen = k[:, :, : int(mask.any(0).sum())]

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from IPython.utils.capture import capture_output
 
 SETUP = """
 import torch
@@ -96,3 +97,21 @@ def test_a_value_that_the_cell_shows_is_not_the_codes_doing(lab) -> None:
     assert lab.ns["found"] == []
     lab.run("%synclint -q -o found print(train_step().detach())")
     assert len(lab.ns["found"]) == 1
+
+
+def test_the_line_of_a_cell_leads_to_it_in_its_notebook(
+    lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", "course/my notes.ipynb")
+    look = "def look(loss):\n    return float(loss.detach())"
+    lab.shell.run_cell(look, store_history=True, cell_id='a"b')
+    (bundle,) = lab.run("%synclint -o found look(train_step())").bundles
+    (sync,) = lab.ns["found"]
+    href = "my%20notes.ipynb#cell-id=a%22b"
+    assert f'<a href="{href}">{sync.place}</a>' in bundle["text/html"]
+    assert href not in lab.ns["found"]._repr_html_(), "a page elsewhere has no such notebook"
+    assert href not in bundle["text/plain"]
+    with capture_output() as shown:
+        lab.shell.run_cell("%%synclint\ntrain_step().item()", store_history=True, cell_id="itself")
+    (output,) = shown.outputs
+    assert '<a href="my%20notes.ipynb#cell-id=itself">cell [' in output.data["text/html"]

@@ -117,7 +117,7 @@ def test_joules_of_a_step_and_of_a_sample(monkeypatch: pytest.MonkeyPatch) -> No
         ("GPU 0", 6.0, 6.0, 6.0),
     ]
     assert found.counters[0].resting_watts == 0
-    said = " ".join(str(found).split())
+    said = " ".join(found.to_text().split())
     assert "A step takes 8.00 J, a sample 2.00 J: CPU package 0, GPU 0." in said
     assert "other tenants are in it" in said
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import jinja2
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from perfkit.show._as_html import as_html
 from perfkit.show._as_text import as_text
 from perfkit.show._html import environment, render_string
-from perfkit.show.document import Cell, Document, Finding, Table
+from perfkit.show.document import Cell, Document, Finding, Fold, Table
 
 FRAME = '{% extends "_base.html" %}{% block body %}<p>{{ what }}</p>{% endblock %}'
 
@@ -83,12 +84,12 @@ def test_code_in_a_sentence_is_marked_as_code() -> None:
 
 def test_findings_are_more_only_where_others_are_shown() -> None:
     """On a busy machine none is shown: "3 more findings" promised others above."""
-    kept = Document(
-        "x", "Busy.", more_findings=(Finding("a"), Finding("b")), more_title="Measure first"
-    )
+    long = (Fold("log", "line\n" * 30),)
+    more = (Finding("a"), Finding("b"))
+    kept = Document("x", "Busy.", more_findings=more, more_title="Measure first", folds=long)
     assert "Measure first (2)" in as_html(kept)
     assert "more finding" not in as_html(kept)
     assert "2 findings" in as_text(kept, brief=True)
-    shown = Document("x", "Bound.", findings=(Finding("a"),), more_findings=(Finding("b"),))
+    shown = replace(kept, findings=more[:1], more_findings=more[1:])
     assert "1 more finding<" in as_html(shown)
     assert "1 more finding" in as_text(shown, brief=True)

@@ -15,13 +15,13 @@ from perfkit.course.ledger.ledger import Ledger
 from perfkit.memory.crossings import Crossings
 from perfkit.show._html import render_string
 from perfkit.synclint.find import SyncLines
-from perfkit.trace import idle, load
+from perfkit.trace import copies, load
 
 _WARNINGS = ("the machine was busy", "one step was <cut>", "half of it was not recorded")
 
 
 def _results() -> dict[str, object]:
-    answer = idle(load(gpu_training(2).json()))
+    answer = copies(load(gpu_training(2).json()))
     return {
         "trace answer": dataclasses.replace(answer, warnings=_WARNINGS),
         "syncs": SyncLines(warnings=_WARNINGS),

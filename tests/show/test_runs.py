@@ -144,8 +144,8 @@ def test_the_figure_leaves_pyplot_alone_and_has_words():
     [
         (Ratio(2.0, 1.9, 2.1), "2.00× as fast"),
         (Ratio(0.5, 0.4, 0.6), "0.500× as fast"),
-        (Ratio(1.01, 0.9, 1.1), "no difference seen"),
-        (Ratio(1.01, 0.7, 1.5), "too unsteady to tell: 1.01× as fast"),
+        (Ratio(1.01, 0.9, 1.1), "No difference seen. 1.01× as fast"),
+        (Ratio(1.01, 0.7, 1.5), "Too unsteady to tell. 1.01× as fast"),
     ],
 )
 def test_a_ratio_is_a_sentence(ratio, words):
@@ -158,3 +158,26 @@ def test_other_things_of_the_room_show_their_repr():
     one = CATALOGUE["fused"]
     assert show.text(one) == repr(one)
     assert "Setting(" in show.html(one)
+
+
+def test_the_first_screen_of_a_failed_run_ends_with_the_end_of_its_traceback():
+    deep = "\n".join(f'  File "train.py", line {n}, in step' for n in range(40))
+    failed = replace(EVIL, traceback_text=f"{deep}\nValueError: of the last line")
+    lines = str(failed).splitlines()
+    assert lines[:2] == ["Run 3 failed.", "! ValueError"]
+    assert any("ValueError: of the last line" in line for line in lines)
+    assert len(lines) <= 25
+    assert all(line.strip() in failed.to_text() for line in deep.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ([SLOW, FAST], "Run 2: 2.00× as fast as run 1."),
+        ([FAST, SLOW], "Run 2 is the fastest of 2."),
+        ([SLOW, replace(SLOW, run_id=2)], "Run 1 is the fastest of 2."),
+        ([EVIL, EVIL], "2 runs, none with a measured step."),
+    ],
+)
+def test_the_headline_of_several_runs_is_the_speed_of_the_table(runs, words):
+    assert show.brief(runs).splitlines()[0].startswith(words)

@@ -28,7 +28,7 @@ def test_regions_are_counted_by_piece_and_attempt() -> None:
     ]
     assert (found.n_compilations, found.compile_us) == (1, 1_500)
     said = " ".join(str(found).split())
-    assert "2 pieces of compiled code, called 2 times a step; 1 compilation in these" in said
+    assert "2 pieces of compiled code, called 2 times a step. 1 compilation in these" in said
     assert "0/0 1 2.00 ms" in said
 
 

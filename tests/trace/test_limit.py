@@ -1,4 +1,4 @@
-"""How far a step is from the least time: by hand, on real steps, and where nothing is known."""
+"""How far a step is from the lower bound: by hand, on real steps, and where nothing is known."""
 
 from __future__ import annotations
 
@@ -267,14 +267,14 @@ def test_a_cpu_trace_from_a_file_is_of_an_unknown_machine(kept_here: Peaks) -> N
     found = limit(trace, device="here")
     assert found.kind == "measured here"
     rest = found.rest_us()
-    assert set(rest) == {"matrix product above the limit", "the host between operators"}
+    assert set(rest) == {"matrix product above its lower bound", "the host between operators"}
     assert rest["the host between operators"] == 900
     assert found.least_us + sum(rest.values()) == pytest.approx(1_000)
 
 
 @pytest.fixture
 def kept_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Peaks:
-    """Peaks of this CPU that no machine reaches, so that no step is faster than its least time."""
+    """Peaks of this CPU that no machine reaches, so that no step is faster than its lower bound."""
     monkeypatch.setenv("PERFKIT_HOME", str(tmp_path / "home"))
 
     def rate(best: float) -> Rate:
@@ -364,7 +364,7 @@ def test_a_real_step_is_counted_as_torch_counts_it(kept_here: Peaks) -> None:
     assert show.html(found).count('<i style="left:') >= 3
     assert found.figure().get_axes()[0].get_xscale() == "log"
     if profile.busy is None or not profile.busy.spoils:
-        assert "The least this machine needs for this step is" in " ".join(
+        assert "The lower bound of this step on this machine is" in " ".join(
             profile.to_text().split()
         )
     assert profile.to_dict()["limit"]["flops"] == flops
@@ -409,7 +409,7 @@ def test_a_profile_is_silent_where_no_peaks_are_known(
     profile, _ = profiled(shapes=False)
     assert profile.limit is None
     assert (profile.trace.dims_id < 0).all()
-    assert "least" not in profile.to_text()
+    assert "The lower bound of" not in profile.to_text()
     shaped = perfkit.profile(lambda: torch.rand(64, 64) @ torch.rand(64, 64), shapes=True, steps=2)
     assert shaped.limit is not None
     assert not shaped.limit.is_known
@@ -508,7 +508,7 @@ def test_what_the_profiler_adds_is_no_idle_time_of_the_device() -> None:
     found = replace(limit(load(product_on_gpu())), step_us=500.0, is_unprofiled=True)
     said = " ".join(found.to_text().split())
     assert "it took 500 µs without the profiler" in said
-    assert "From the least time to the step without the profiler" in said
+    assert "From the lower bound to the step without the profiler" in said
     # 380 µs of work a step
     assert found.rest_us()["the device idles"] == pytest.approx(120)
 

@@ -82,7 +82,7 @@ def test_of_many_ranks_one_that_is_last_once_is_no_straggler(tmp_path: Path) -> 
     found = ranks(paths, at_once=1)
     assert [r.last_in for r in found.ranks if r.last_in] == [5, 1]
     assert found.stragglers == (3,)
-    shown = str(found)
+    shown = found.to_text()
     assert "For whom the others wait" in shown
     assert "5 for 3" not in shown
 

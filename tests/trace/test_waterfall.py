@@ -1,4 +1,4 @@
-"""From the step to its least time: by hand, in two orders, and where one removal uncovers another.
+"""From the step to its lower bound: by hand, in two orders, and where one removal uncovers another.
 
 Times of the simulated traces are µs.
 """
@@ -300,7 +300,7 @@ def test_on_the_host_too_an_operator_below_its_least_time_is_a_doubt(
     assert 1e3 * found.least_ms == pytest.approx(min(least_us, took_us))
     assert parts(found)["host"] == 1_000 - took_us
     assert found.ms_of("above") == pytest.approx(max(took_us - least_us, 0) / 1e3, rel=1e-5)
-    assert any("took less than their least time" in w for w in found.warnings) is is_less
+    assert any("took less than their lower bound" in w for w in found.warnings) is is_less
 
 
 def test_kernels_at_the_same_time_share_it() -> None:
@@ -360,7 +360,7 @@ def test_two_recordings_on_one_scale() -> None:
     there = change(found.before, replace(found.after, recorded_on="H100"))
     assert there.warnings == (f"recorded on two devices: {found.before.recorded_on}, H100",)
     other = perfkit.waterfall(load(product_on_gpu()), load(product_on_gpu(size=2048)))
-    assert any("least times differ" in w for w in other.warnings)
+    assert any("lower bounds differ" in w for w in other.warnings)
     assert other.changes_ms["least"] < 0
     assert sum(other.changes_ms.values()) == pytest.approx(0, abs=1e-9)  # of steps of one length
 
@@ -371,13 +371,13 @@ def test_steps_whose_least_times_differ_by_a_twentieth_do_not_do_the_same_work(
 ) -> None:
     found = waterfall(load(product_on_gpu()))
     other = replace(found, least_ms=factor * found.least_ms)
-    assert any("least times differ" in w for w in change(found, other).warnings) is differ
+    assert any("lower bounds differ" in w for w in change(found, other).warnings) is differ
     assert change(found, replace(found, least_ms=0.0)).warnings == ()  # of one it is not known
 
 
 def test_operators_that_took_less_than_their_least_time_are_a_doubt() -> None:
     """A product of 8192 takes an H100 a millisecond at least, and this one took 200 µs."""
-    said = "took less than their least time"
+    said = "took less than their lower bound"
     assert not any(said in w for w in waterfall(load(product_on_gpu())).warnings)
     assert any(said in w for w in waterfall(load(product_on_gpu(size=8192))).warnings)
 
@@ -411,7 +411,7 @@ def test_a_profile_has_it_behind_the_first_screen() -> None:
     adds_up(found)
     assert found.n_steps == 3
     # its title depends on whether the peaks of this machine have been measured
-    titles = ("From the step to its least time", "What the step consists of")
+    titles = ("From the step to its lower bound", "What the step consists of")
     assert sum(one in profile.to_text() for one in titles) == 1
     assert profile.to_dict()["waterfall"]["step_ms"] == found.step_ms
     assert perfkit.waterfall(profile).parts == found.parts

@@ -61,6 +61,7 @@ def settled_document(one: Settled) -> Document:
     return Document(
         name=f"claim {one.claim.id}",
         sentence=f"{one.claim.id} ({one.claim.technique}): {one.verdict}",
+        headline=f"{one.claim.id}: {one.verdict}.",
         lines=tuple(filter(None, lines)),
         warnings=tuple(warnings),
         tables=(Table(_HEADER, rows, title="Here and recorded", open=True),),

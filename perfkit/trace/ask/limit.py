@@ -1,4 +1,4 @@
-"""How far is a step from the least time that a device needs for it?
+"""How far is a step from its lower bound on a device?
 
 FLOPs and bytes are counted from the recorded shapes (:mod:`perfkit.limit.work`), divided by the
 device's rates (:mod:`perfkit.limit.roofline`), and set beside the recorded times: of the kernels
@@ -71,7 +71,7 @@ class OpLimit:
         count: calls.
         flops: of its products.
         n_bytes: read and written at least.
-        least_us: least time on the device; None without rates.
+        least_us: lower bound on the device; None without rates.
         arithmetic_us: part of MFU: its FLOPs at the fastest rate; 0 without rates.
         bound: ``"arithmetic"``, ``"memory"``; empty without rates.
         measured_us: recorded time of its kernels; without a device of itself.
@@ -100,7 +100,7 @@ class OpLimit:
 
     @property
     def ratio(self) -> float | None:
-        """Recorded over least time."""
+        """Recorded over lower bound."""
         return self.measured_us / self.least_us if self.least_us and self.measured_us else None
 
 
@@ -123,7 +123,7 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Limit(Shown):
-    """The steps beside the least time that a device needs for them.
+    """The steps beside their lower bound on a device.
 
     Attributes:
         ops: what was counted, the longest recorded time first.
@@ -170,7 +170,7 @@ class Limit(Shown):
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a least time: rates, and work that was counted."""
+        """Whether there is a lower bound: rates, and work that was counted."""
         return bool(self.kind and self.ops and self.least_us)
 
     @property
@@ -190,7 +190,7 @@ class Limit(Shown):
 
     @property
     def least_us(self) -> float:
-        """The least time of a step, one operator after another; 0 without rates."""
+        """The lower bound of a step, one operator after another; 0 without rates."""
         return sum(o.least_us or 0.0 for o in self.ops) / max(self.n_steps, 1)
 
     @property
@@ -211,7 +211,7 @@ class Limit(Shown):
 
     @property
     def ratio(self) -> float | None:
-        """Step over least time; None without, or for another device."""
+        """Step over lower bound; None without, or for another device."""
         return None if self.is_other or not self.is_known else self.measured_step_us / self.least_us
 
     @property
@@ -271,13 +271,15 @@ class Limit(Shown):
         return {f: (recorded[f], needed[f]) for f in sorted(recorded, key=lambda f: -recorded[f])}
 
     def rest_us(self) -> dict[str, float]:
-        """From the least time up to the step: cause → µs of a step, adding up.
+        """From the lower bound up to the step: cause → µs of a step, adding up.
 
-        A family may be below its least time: a convolution that Winograd's method computes in
+        A family may be below its lower bound: a convolution that Winograd's method computes in
         fewer operations, data that is still in a cache, or a tensor that was expanded from less.
         """
         n = max(self.n_steps, 1)
-        rest = {f"{name} above the limit": us - low for name, (us, low) in self.families().items()}
+        rest = {
+            f"{name} above its lower bound": us - low for name, (us, low) in self.families().items()
+        }
         not_counted = sum(u.measured_us for u in self.unknown) / n
         copies = self.host_copies_us / n
         talk = self.communication_us / n
@@ -293,7 +295,7 @@ class Limit(Shown):
         return rest
 
 
-@question("limit", "How far is a step from the least time that the device needs?")
+@question("limit", "How far is a step from its lower bound on the device?")
 def limit(
     trace: Trace,
     steps: Steps | None = None,

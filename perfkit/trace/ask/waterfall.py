@@ -1,4 +1,4 @@
-"""From the length of a step down to the least time that the device needs for it, cause by cause.
+"""From the length of a step down to its lower bound on the device, cause by cause.
 
 Gains do not multiply, and seldom add up: a cause that is removed may uncover another. So a step is
 seen as lanes that run beside each other, each as long as the step:
@@ -24,8 +24,8 @@ A profiler slows the host, and not the device. Where steps without it were seen 
 of those: on the device its work, as recorded, and what is left is idle, in the recording's
 proportions; on the host all in these. A step is never shorter than the device's work on it.
 
-The last to go is the time of operators above their least time (:mod:`perfkit.trace.ask.limit`);
-what remains is that least time, and the time of operators whose work is not known.
+The last to go is the time of operators above their lower bound (:mod:`perfkit.trace.ask.limit`);
+what remains is that lower bound, and the time of operators whose work is not known.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ NO_DEVICE = (
 #: (allocating memory, loading code), ``host`` (Python and other work between operators), ``launch``
 #: (the host calls operators and launches kernels), ``pauses`` (short ones of the device between
 #: queued kernels), ``queued`` (longer ones, whose cause is not recorded), ``above`` (operators
-#: above their least time).
+#: above their lower bound).
 CAUSES = (
     "setup", "data", "sync", "copy", "communication", "capture", "driver", "host",
     "launch", "pauses", "queued", "above",
@@ -134,16 +134,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Waterfall(Shown):
-    """A step, cause by cause, down to its least time; milliseconds of the mean step.
+    """A step, cause by cause, down to its lower bound; milliseconds of the mean step.
 
     Attributes:
         parts: what can be removed, from the outside in; only causes that the steps have.
         step_ms: length of a step: without the profiler where that is known, else as recorded.
-        least_ms: least time of the operators whose work is known; 0 where no rates or no shapes
+        least_ms: lower bound of the operators whose work is known; 0 where no rates or no shapes
             are.
         uncounted_ms: recorded time of the other operators: whether they could be faster is not
             known.
-        above_ms: kind of work, e.g. ``"matrix product"`` → recorded time above its least time, in
+        above_ms: kind of work, e.g. ``"matrix product"`` → recorded time above its lower bound, in
             order of time; adds up to ``outside_in_ms`` of ``above``.
         steps_ms: length of each recorded step.
         device: whose rates count; empty where none are known.
@@ -155,7 +155,7 @@ class Waterfall(Shown):
             before the wait for data is gone.
         host_ms: the host's own work, without its waits for the device: no step is shorter without
             a change on the host; 0 without a device.
-        working_above_ms: recorded time of operators above their least time, also where removing it
+        working_above_ms: recorded time of operators above their lower bound, also where removing it
             would bring nothing because something else takes as long.
         unprofiled_step_ms: length of a step without the profiler, where that is known.
         gives_gains: whether gains can be told. Not of a trace file without device activity: if a
@@ -184,7 +184,7 @@ class Waterfall(Shown):
 
     @property
     def floor_ms(self) -> float:
-        """What remains when every cause is gone: least time and what was not counted."""
+        """What remains when every cause is gone: lower bound and what was not counted."""
         return self.least_ms + self.uncounted_ms
 
     @property
@@ -234,7 +234,7 @@ class Waterfall(Shown):
 
 @dataclass(frozen=True)
 class WaterfallChange(Shown):
-    """Two recordings, e.g. before and after a fix, each down to its least time.
+    """Two recordings, e.g. before and after a fix, each down to its lower bound.
 
     Attributes:
         before: the first.
@@ -287,14 +287,14 @@ def change(before: Waterfall, after: Waterfall) -> WaterfallChange:
     low, high = sorted((before.least_ms, after.least_ms))
     if low and high > 1.05 * low:
         doubts.append(
-            "the least times differ: the two steps do not do the same work, or not in the same "
+            "the lower bounds differ: the two steps do not do the same work, or not in the same "
             "number format"
         )
     return WaterfallChange(before, after, tuple(doubts))
 
 
 @question(
-    "waterfall", "What lies between the step and its least time, and what would removal gain?"
+    "waterfall", "What lies between the step and its lower bound, and what would removal gain?"
 )
 def waterfall(
     trace: Trace,
@@ -303,9 +303,9 @@ def waterfall(
     device: str | None = None,
     within: Nesting | None = None,
 ) -> Waterfall:
-    """Split a step into what could be removed and the least time, in two orders.
+    """Split a step into what could be removed and the lower bound, in two orders.
 
-    With recorded shapes and known rates it ends at the least time; without, at the operators as
+    With recorded shapes and known rates it ends at the lower bound; without, at the operators as
     recorded.
 
     Args:
@@ -353,7 +353,7 @@ def waterfall_beside(
         )
         if far.is_other:
             raise UsageError(
-                f"the waterfall ends at the least time of the device that was recorded, "
+                f"the waterfall ends at the lower bound of the device that was recorded, "
                 f"{far.recorded_on}; for {far.device} ask `limit`"
             )
     recorded = _lanes(trace, steps, host, far)
@@ -396,7 +396,7 @@ def waterfall_beside(
             () if gives_gains else (NO_DEVICE,),
             far.warnings if far and lanes.least_ns else (),
             lanes.doubts,
-        ),  # that no least time is known is said by its absence
+        ),  # that no lower bound is known is said by its absence
     )
 
 
@@ -411,7 +411,7 @@ class _Lanes:
         is_paced: whether a DataLoader's workers are a lane of their own, as long as the steps.
         least_ns: what no cause can take.
         uncounted_ns: likewise.
-        above_of: kind of work → time above its least time, for proportions.
+        above_of: kind of work → time above its lower bound, for proportions.
     """
 
     steps_ns: tuple[int, ...]
@@ -576,9 +576,9 @@ def _on_the_host(
 def _split(
     far: Limit | None, working_ns: int, kernels_us: float
 ) -> tuple[int, int, int, dict[str, float]]:
-    """Working time as least time, what is above it, and what was not counted, in ns; by family.
+    """Working time as lower bound, what is above it, and what was not counted, in ns; by family.
 
-    An operator that took less than its least time counts with what it took.
+    An operator that took less than its lower bound counts with what it took.
     """
     if far is None or not far.is_known:
         return 0, 0, working_ns, {}
@@ -600,14 +600,14 @@ def _split(
 
 
 def _low(far: Limit | None, least_us: float) -> tuple[str, ...]:
-    """A doubt where the least time here is not that of ``limit``."""
+    """A doubt where the lower bound here is not that of ``limit``."""
     if far is None or not far.is_known:
         return ()
     said = far.least_us * max(far.n_steps, 1)
     if said <= 0 or abs(said - least_us) < _WORTH_A_WORD * said:
         return ()
     return (
-        "some operators took less than their least time (data in a cache, fewer operations than "
+        "some operators took less than their lower bound (data in a cache, fewer operations than "
         "counted, or at the same time as others): they count with what they took",
     )
 

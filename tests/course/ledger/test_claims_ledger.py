@@ -70,10 +70,10 @@ def test_a_record_of_this_machine_says_here() -> None:
 def test_a_record_of_another_machine_says_where() -> None:
     row = row_of("A9", made())
     assert row.status == "holds"
-    said = " ".join(str(ledger(Records((made(),)), ALL_TAUGHT)).split())
+    said = " ".join(ledger(Records((made(),)), ALL_TAUGHT).to_text().split())
     assert f"counted on {SOMEWHERE}, 2026-01-02" in said
     timed = made(figures={"ratio": Figure(2.0, "×", 1.9, 2.1)})
-    said = " ".join(str(ledger(Records((timed,)), ALL_TAUGHT)).split())
+    said = " ".join(ledger(Records((timed,)), ALL_TAUGHT).to_text().split())
     assert f"recorded on {SOMEWHERE}, 2026-01-02" in said
     assert row_of("A9", made(holds=False)).status == "does not hold"
 
@@ -114,7 +114,7 @@ def test_the_gpu_part_that_is_not_recorded_is_told_beside_the_cpu_status() -> No
     row = row_of("A9", made(device=here()))
     assert row.not_recorded == ("gpu",)
     found = ledger(Records((made(device=here()),)), ALL_TAUGHT)
-    assert "GPU part (transfer) not recorded" in " ".join(str(found).split())
+    assert "GPU part (transfer) not recorded" in " ".join(found.to_text().split())
     both = made(device=GPU, type="cuda", gpus=1)
     assert row_of("A9", made(device=here()), both).not_recorded == ()
     assert row_of("A9", both).not_recorded == ("cpu",)
@@ -165,7 +165,7 @@ def test_a_simulation_does_not_say_what_a_gpu_does() -> None:
     assert row.status == "needs a GPU"
     assert row.not_recorded == ("gpu",)
     assert row.records == (simulated,)
-    found = " ".join(str(ledger(Records((simulated,)), ALL_TAUGHT)).split())
+    found = " ".join(ledger(Records((simulated,)), ALL_TAUGHT).to_text().split())
     assert "1.80×; simulated, 2026-01-02; GPU part not recorded" in found
     # nor does one that ran on a GPU's machine; but no GPU is missing any more
     there = made("C8", device=GPU, type="cuda", gpus=1, figures=figures)
@@ -192,7 +192,7 @@ def test_a_figure_that_nobody_measured_is_in_the_status(kind: FigureKind) -> Non
         for device in (here(), SOMEWHERE):
             row = row_of("A9", made(device=device, holds=holds, figures=figures))
             assert row.status == f"{word}, {kind}"
-    said = " ".join(str(ledger(Records((made(figures=figures),)), ALL_TAUGHT)).split())
+    said = " ".join(ledger(Records((made(figures=figures),)), ALL_TAUGHT).to_text().split())
     assert f"1.80× [1.70, 1.90]; {kind}, 2026-01-02" in said
     assert f"A9 holds, {kind}" in said
 
@@ -207,7 +207,7 @@ def test_what_was_tested_instead_is_in_the_status_and_beside_it() -> None:
     assert row_of("C6", made("C6")).status == "holds, as tested"
     assert row_of("C6", made("C6", holds=False)).status == "does not hold, as tested"
     assert "Tested differently from what the source means: bytes, counted on a device" in " ".join(
-        str(ledger(Records((counted,)), ALL_TAUGHT)).split()
+        ledger(Records((counted,)), ALL_TAUGHT).to_text().split()
     )
     # on a GPU it is tested as the source means it
     on_gpu = row_of("C6", made("C6", device=GPU, type="cuda", gpus=1))
@@ -247,7 +247,7 @@ def test_json_has_every_row_and_its_schema() -> None:
 
 def test_text_fits_the_terminal_and_names_refused_records(tmp_path: Path) -> None:
     refused = {tmp_path / "A9.json": "A9.json was changed since it was recorded"}
-    text = str(ledger(Records((made(device=here()),), refused), ALL_TAUGHT))
+    text = ledger(Records((made(device=here()),), refused), ALL_TAUGHT).to_text()
     assert max(map(len, text.splitlines())) <= 100
     assert "Note: A9.json was changed" in text
     assert "5.00×; counted here, 2026-01-02" in text
@@ -286,7 +286,7 @@ def test_the_summary_comes_first_and_counts_every_claim() -> None:
     assert "2 of the verdicts have a caveat" in document.lines[0]
     fallen, *lessons = document.tables
     assert [row[0] for row in fallen.rows] == ["B6", "C7"]
-    assert "It took as long." in str(found).partition("Lesson 00")[0]
+    assert "It took as long." in found.to_text().partition("Lesson 00")[0]
     assert [table.title for table in lessons] == sorted({table.title for table in lessons})
     told = [name for table in lessons for name in table.anchors]
     assert sorted(told) == sorted(f"claim-{claim}" for claim in IDS)
@@ -305,7 +305,7 @@ def test_a_page_opens_with_the_summary_and_folds_the_lessons() -> None:
     assert page.index("What does not hold") < page.index("Lesson 00: start here")
     assert "holds here: 1" in page[page.index("Lesson 19") :]  # the words of every status, last
     # a terminal has no folds: everything is in the text
-    assert len(re.findall(r"^\s*Lesson \d\d: ", str(found), re.M)) == 20
+    assert len(re.findall(r"^\s*Lesson \d\d: ", found.to_text(), re.M)) == 20
 
 
 def test_a_ledger_without_records_has_no_caveat_and_nothing_that_falls() -> None:

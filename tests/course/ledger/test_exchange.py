@@ -191,7 +191,7 @@ def test_a_record_of_another_hash_is_older_than_the_lesson() -> None:
         rows = {row.claim.id: row for row in found.rows}
         assert rows["A9"].older == older
         assert rows["A1"].older == ()  # of a program: which lesson it belonged to is not known
-        assert ("older than the lesson" in " ".join(str(found).split())) == bool(older)
+        assert ("older than the lesson" in " ".join(found.to_text().split())) == bool(older)
         assert rows["A9"].to_dict()["records"][0]["older_than_lesson"] == bool(older)
     assert len(found.rows) == len(claims())
 

@@ -319,7 +319,7 @@ def test_the_picture_says_what_it_shows() -> None:
     )
     assert len(figure.axes) == 2
     assert words == (
-        "Least time of a step and price of a million steps by GPU (predicted). one: A 3.6 ms and "
+        "Lower bound of a step and price of a million steps by GPU (predicted). one: A 3.6 ms and "
         "$2, B 7.2 ms and $3; cheapest on A; other: A 36 ms and $20, B 18 ms and $7.5; cheapest "
         "on B."
     )

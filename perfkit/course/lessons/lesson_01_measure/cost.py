@@ -95,6 +95,7 @@ class ProfilerCost(Shown):
         named = {"… and all three": "all options together"}.get(costliest.name, costliest.name)
         return Document(
             name="what the profiler costs",
+            headline=f"A step takes up to {fmt_ratio(ratio.ratio)} as long while it is recorded.",
             sentence=(
                 f"The costliest choice, {named.removeprefix('… and ')}, makes a step "
                 f"{_with_interval(ratio)} as long: "
@@ -147,8 +148,8 @@ class LabelCost(Shown):
         return Document(
             name="what a label costs",
             sentence=(
-                f"A label takes {fmt_us(self.on.median / 1e3)} while a profiler runs and "
-                f"{fmt_us(self.off.median / 1e3)} while none does (medians)."
+                f"A label takes {fmt_us(self.on.median / 1e3)} while a profiler runs, "
+                f"{fmt_us(self.off.median / 1e3)} otherwise: medians."
             ),
             tables=(
                 Table(

@@ -41,7 +41,7 @@ H100 = Rates(
 
 @dataclass(frozen=True)
 class Predicted:
-    """The least time of one product.
+    """The lower bound of one product.
 
     Attributes:
         us: microseconds.
@@ -53,7 +53,7 @@ class Predicted:
 
 
 def predict(rows: int, width: int, form: str, *, rates: Rates = H100) -> Predicted:
-    """The least time of a product (rows, width) by (width, width).
+    """The lower bound of a product (rows, width) by (width, width).
 
     Args:
         rows, width: sizes.

@@ -80,7 +80,7 @@ def _check_electricity(answer: Answer) -> list[str]:
 
 #: The first puzzle: the roofline.
 least_of = puzzle(
-    "the least time of an operator",
+    "the lower bound of an operator",
     hints=(
         "Arithmetic takes flops / flop_per_s seconds, moving the bytes nbytes / bytes_per_s. A "
         "device does both at the same time.",

@@ -16,10 +16,10 @@ _COLOURS = ("#0072B2", "#E69F00")
 def draw_gpus(
     least_ms: Mapping[str, Mapping[str, float]], prices: Mapping[str, float], *, source: str
 ) -> tuple[Figure, str]:
-    """Least time and price of a million steps of each training on each GPU, as bars.
+    """Lower bound and price of a million steps of each training on each GPU, as bars.
 
     Args:
-        least_ms: training → GPU → least time of a step; two trainings, the same GPUs.
+        least_ms: training → GPU → lower bound of a step; two trainings, the same GPUs.
         prices: GPU → US dollars an hour.
         source: where times and prices come from; shown under the picture.
     """
@@ -56,12 +56,12 @@ def draw_gpus(
     left.invert_yaxis()
     left.margins(x=0.2)
     right.margins(x=0.45)
-    left.set_xlabel("least time of a step, ms", fontsize=9, color=DIM)
+    left.set_xlabel("lower bound of a step, ms", fontsize=9, color=DIM)
     right.set_xlabel("price of a million steps, $", fontsize=9, color=DIM)
     left.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     for axes in (left, right):
         plain_axes(axes)
     with_source(figure, source)
     return figure, (
-        f"Least time of a step and price of a million steps by GPU ({source}). {'; '.join(said)}."
+        f"Lower bound of a step and price of a million steps by GPU ({source}). {'; '.join(said)}."
     )

@@ -33,12 +33,12 @@ def on_paper(make_step: Callable[[], Callable[[], object]]) -> Profile:
 
 
 def count(recorded: Profile, device: str | None = None) -> Limit:
-    """The work of a recorded step, and the least time of it on a device of the table."""
+    """The work of a recorded step, and the lower bound of it on a device of the table."""
     return limit(recorded.trace, device=device)
 
 
 def least_ms(recorded: Profile, devices: Iterable[str]) -> dict[str, float]:
-    """Device → the least time of a recorded step by its data sheet, in ms: predicted.
+    """Device → the lower bound of a recorded step by its data sheet, in ms: predicted.
 
     Raises:
         UsageError: there is no data sheet of a device.

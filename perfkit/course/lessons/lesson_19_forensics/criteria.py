@@ -59,8 +59,8 @@ def published_step_time(
     """Judge the published time by bounds, and on a GPU by the script.
 
     Args:
-        activations_ms: least time to write and read each activation once.
-        pictures_ms: least time to draw the pictures of a step.
+        activations_ms: lower bound of the time to write and read each activation once.
+        pictures_ms: lower bound of the time to draw the pictures of a step.
         ran: on a GPU, ``"two waits"`` and ``"none"`` → both clocks; else ``None``.
     """
     least_ms = max(activations_ms, pictures_ms)

@@ -23,7 +23,7 @@ def _check_least(answer: Answer) -> list[str]:
                 f"{amount:,.0f} at {per_second:,.0f} a second: your line says {given:g}. How many "
                 "seconds are that, and how many milliseconds?"
             )
-    return ["the least time of four amounts, in milliseconds"]
+    return ["the lower bound of four amounts, in milliseconds"]
 
 
 def _check_shrinks(answer: Answer) -> list[str]:
@@ -52,7 +52,7 @@ def _check_ready(answer: Answer) -> list[str]:
 
 #: The first puzzle: an amount and a rate.
 least_time = puzzle(
-    "the least time",
+    "the lower bound",
     hints=("Amount by rate is seconds.", "1e3 * amount / per_second"),
     check=_check_least,
 )
