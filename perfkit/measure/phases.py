@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 #: What to call each in a sentence.
 PHASE_WORDS = {
-    "data_wait": "waiting for data",
+    "data_wait": "the wait for data",
     "forward": "the forward pass",
     "backward": "the backward pass",
     "optimizer": "the optimizer",
     "evaluation": "the evaluation",
-    "checkpoint": "saving a checkpoint",
-    "other": "code outside of model, backward pass and optimizer",
+    "checkpoint": "the saving of checkpoints",
+    "other": "the code outside of model, backward pass and optimizer",
 }
 #: The names, in the order of :meth:`Phases.take`.
 PHASES = tuple(PHASE_WORDS)

@@ -132,7 +132,7 @@ def test_the_rank_whose_data_wait_makes_all_late_is_named(folder: Path) -> None:
     assert "is its wait for a later rank: exchanging less would not shorten it" in plain
     assert "no_sync" not in plain, "to exchange less does not shorten a wait"
     said = _said(folder / "r.json")
-    assert "waiting for data takes longer there" in said["sentence"]
+    assert "its wait for data takes longer" in said["sentence"]
     assert (said["type"], said["world_size"], said["culprits"]) == ("ranks", 2, [])
     assert [r["ended"] for r in said["ranks"]] == ["finished", "finished"]
     assert [r["n_steps"] for r in said["ranks"]] == [20, 20]
@@ -253,8 +253,7 @@ def test_of_two_machines_the_one_that_ends_last_tells_of_all_ranks(folder: Path,
     else:
         assert found["late"]["late"][0]["phase"] == "data_wait"
         assert found["collectives"]["stragglers"] == [1]
-        said = [" ".join(output.split()) for output in outputs]
-        assert sum("waiting for data takes longer there" in one for one in said) == 1
+        assert sum("its wait for data takes longer" in " ".join(o.split()) for o in outputs) == 1
 
 
 # ---- perfkit calls torchrun ------------------------------------------------------------------

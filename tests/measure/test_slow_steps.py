@@ -75,7 +75,7 @@ def test_a_stall_every_tenth_step_is_named_with_its_phase() -> None:
     said = Trainer(200, stall).summary().sentence
     assert "steps are uneven: 22." in said
     assert " ms in every 10th step (steps 10, 20 … 200), together " in said
-    assert "12.0 ms more each goes to saving a checkpoint" in said
+    assert "12.0 ms more each goes to the saving of checkpoints" in said
 
 
 def test_a_garbage_collection_is_named() -> None:
@@ -119,7 +119,7 @@ def test_a_first_epoch_that_is_slower_says_in_what() -> None:
     said = Trainer(180, cold).summary(starts=(0, 60, 120)).sentence
     assert "the first epoch's steps took 25." in said
     assert "later ones 10." in said
-    assert "of the difference is waiting for data, as when files come from the disk once" in said
+    assert "of the difference is the wait for data, as when files come from the disk once" in said
     assert "faster over the run" not in said
 
 

@@ -542,7 +542,7 @@ def test_steps_and_memory_that_grow_together_are_one_sentence(clock) -> None:
         clock.advance_ms(10 + i / 100)
     said = run.summary.sentence
     assert (
-        "10.0 µs more with each step [10.0 µs, 10.0 µs] (100 % of it in code outside of model, "
+        "10.0 µs more with each step [10.0 µs, 10.0 µs] (100 % of it in the code outside of model, "
         "backward pass and optimizer) and allocated memory grows by 4.00 KiB "
         "a step; perfkit.find_leaks(step) shows"
     ) in said

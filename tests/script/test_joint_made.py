@@ -37,8 +37,8 @@ NOBODY = Lateness(20, 40.0, 1.0, (), {0: 1.0, 1: 1.0})
     [
         (
             3, late(), None,
-            "2 ranks wait for rank 2: waiting for data takes longer there, 4.00 ms of a step of "
-            "40.0 ms (10 %); 10.0 ms where it comes last, 6.00 ms on the 2 other ranks.",
+            "2 ranks wait for rank 2: its wait for data takes longer, 4.00 ms of a step of 40.0 ms "
+            "(10 %); 10.0 ms where it comes last, 6.00 ms on the 2 other ranks.",
         ),
         (3, late(phase=""), None, "2 ranks wait for rank 2: 4.00 ms of a step of 40.0 ms (10 %)."),
         (
@@ -46,7 +46,7 @@ NOBODY = Lateness(20, 40.0, 1.0, (), {0: 1.0, 1: 1.0})
             "2 ranks wait for rank 2: 4.00 ms a step in collectives of the recorded steps. No "
             "phase before these explains it",
         ),
-        (3, late(), compared(stragglers=(0,)), "2 ranks wait for rank 2: waiting for data"),
+        (3, late(), compared(stragglers=(0,)), "2 ranks wait for rank 2: its wait"),
         (1, None, None, "One rank is known here, so who waits for whom is not"),
         (2, None, None, "2 ranks; who waits for whom is not known: they have too few steps"),
         (2, NOBODY, None, "No rank holds up the others: they wait 1.00 ms a step (2.5 %)"),

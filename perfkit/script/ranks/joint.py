@@ -289,10 +289,10 @@ def _late_sentence(worst: LateRank, late: Lateness) -> str:
     lost = f"{fmt_ms(worst.lost_ms)} of a step of {fmt_ms(late.step_ms)} ({fmt_share(share)})"
     if not worst.phase:
         return f"{waits}{lost}."
-    others = f"{fmt_ms(worst.others_ms)} on {_others(len(late.wait_by_rank_ms) - 1)}"
+    its = f"its {PHASE_WORDS[worst.phase].removeprefix('the ')}"
     return (
-        f"{waits}{PHASE_WORDS[worst.phase]} takes longer there, {lost}; {fmt_ms(worst.phase_ms)} "
-        f"where it comes last, {others}."
+        f"{waits}{its} takes longer, {lost}; {fmt_ms(worst.phase_ms)} where it comes last, "
+        f"{fmt_ms(worst.others_ms)} on {_others(len(late.wait_by_rank_ms) - 1)}."
     )
 
 
