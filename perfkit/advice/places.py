@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import linecache
 import re
@@ -36,9 +37,16 @@ def line_of(function: Any) -> str | None:
     return shown_line(code.co_filename, code.co_firstlineno)
 
 
-def only_line_with(pattern: str) -> str | None:
-    """The one line of the user's files that matches; None if there are none or several."""
+def only_line_with(pattern: str, *, within: str = "") -> str | None:
+    """The one line of the user's files that matches; None if there are none or several.
+
+    Args:
+        pattern: searched for in each line.
+        within: the name of a function, whose lines alone count where several match.
+    """
     found = list(_lines_with(re.compile(pattern)))
+    if len(found) > 1 and within:
+        found = [one for one in found if _is_within(within, *one)]
     return shown_line(*found[0]) if len(found) == 1 else None
 
 
@@ -46,6 +54,20 @@ def first_line_with(pattern: str) -> str | None:
     """The first line of the user's files that matches."""
     found = next(_lines_with(re.compile(pattern)), None)
     return None if found is None else shown_line(*found)
+
+
+def _is_within(function: str, file: str, line: int) -> bool:
+    """Whether a line is of a function of that name, or of one within it."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return False
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(
+        node.name == function and node.lineno <= line <= (node.end_lineno or 0)
+        for node in ast.walk(tree)
+        if isinstance(node, kinds)
+    )
 
 
 def _lines_with(pattern: re.Pattern[str]) -> Iterator[tuple[str, int]]:

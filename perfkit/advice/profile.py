@@ -376,19 +376,14 @@ def _recorded(trace: Trace) -> Provenance:
     known = devices if isinstance(devices, list) else []
     names = [d["name"] for d in known if isinstance(d, dict) and isinstance(d.get("name"), str)]
     kind = "a device that perfkit cannot read" if trace.unread else "cpu"
+    # times count from 1970, since 2024 with a separate base
+    base_ns = trace.metadata.get("baseTimeNanoseconds")
+    at_s = (trace.origin_us + (base_ns / 1e3 if isinstance(base_ns, int | float) else 0.0)) / 1e6
+    is_date = _KINETO_FROM_S <= at_s <= _KINETO_UNTIL_S
     return Provenance(
         kind="recorded",
         machine="",
         device=printable(names[0], 80) if names else "a GPU" if trace.has_device else kind,
         versions={},
-        when_utc=_recorded_when(trace),
+        when_utc=datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds") if is_date else "",
     )
-
-
-def _recorded_when(trace: Trace) -> str:
-    """When the first event happened: times count from 1970, since 2024 with a separate base."""
-    base_ns = trace.metadata.get("baseTimeNanoseconds")
-    at_us = trace.origin_us + (base_ns / 1e3 if isinstance(base_ns, int | float) else 0.0)
-    if not _KINETO_FROM_S <= at_us / 1e6 <= _KINETO_UNTIL_S:
-        return ""
-    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(timespec="seconds")

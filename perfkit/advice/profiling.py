@@ -36,6 +36,7 @@ _GOES_ON_S = 2.0
 _RUNS_ON = "Your code runs on: this report is completed at its end."
 # A slow step is not repeated for longer than this.
 _REPEAT_FOR_S = 20.0
+_HOW_CALLED = ": warm-up, profiled, then unprofiled; `-r 1` (in Python: `repeat=1`) runs it once"
 _EVALUATION = PHASES.index("evaluation")
 
 
@@ -145,26 +146,17 @@ class Profiling(Shown):
         """
         __tracebackhide__ = True
         began_s = time.monotonic()
-        recorder = self._recorder
-        self._how_called = (
-            ": warm-up, profiled, then unprofiled; `-r 1` (in Python: `repeat=1`) runs it once"
-            if repeat is None
-            else ""
-        )
-        self.n_calls += 1
-        step()
-        if repeat == 1:
-            return
-        if repeat is None and (recorder.n_steps_seen > 1 or recorder.gave_way):
-            return
-        if not recorder.n_steps_seen:
-            recorder.step()
-        for _ in range(1, repeat or self._enough_calls):
-            if repeat is None and time.monotonic() - began_s > _REPEAT_FOR_S:
+        recorder, is_default = self._recorder, repeat is None
+        self._how_called = _HOW_CALLED * is_default
+        for n in range(repeat or self._enough_calls):
+            if n and is_default and time.monotonic() - began_s > _REPEAT_FOR_S:
                 return
             n_before = recorder.n_steps_seen
             self.n_calls += 1
             step()
+            is_loop = not n and is_default and (recorder.n_steps_seen > 1 or recorder.gave_way)
+            if is_loop or repeat == 1:
+                return
             if recorder.n_steps_seen == n_before:
                 recorder.step()
 

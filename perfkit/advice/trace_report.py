@@ -29,7 +29,6 @@ from perfkit.trace.ask.rank_pool import read_ranks
 from perfkit.trace.ask.rank_summary import summary_of
 from perfkit.trace.ask.ranks import Ranks, ranks_of
 from perfkit.trace.ask.syncs import Sync
-from perfkit.trace.read.columns import Trace
 from perfkit.trace.read.load import UNPACK_AT_MOST, load
 
 SCHEMA = "perfkit.trace/1"
@@ -79,14 +78,15 @@ class TraceReport(Shown):
 
 def describe(file: str, profile: Profile) -> dict[str, Any]:
     """One trace as plain JSON types."""
-    whole = profile.to_dict()
+    whole, info = profile.to_dict(), profile.trace.metadata.get("distributedInfo")
+    rank = info.get("rank") if isinstance(info, dict) else None
     kept = (
         "how_found", "bound_by", "sentence", "no_cure", "step_ms", "shares", "device_shares",
         "steps", "findings",
     )  # fmt: skip
     return {
         "file": file,
-        "rank": rank_of(profile.trace),
+        "rank": rank if isinstance(rank, int) else None,
         "n_events": len(profile.trace),
         **{key: whole[key] for key in kept},
         "syncs": [_sync(s) for s in profile.syncs],
@@ -113,13 +113,6 @@ def _diff(changed: Diff) -> dict[str, Any]:
     keys = ("before_step_ms", "after_step_ms", "ratio", "host_ms", "device_ms", "changes")
     found = {key: plain(getattr(changed, key)) for key in (*keys, "warnings")}
     return {"other": changed.names[0], **found}
-
-
-def rank_of(trace: Trace) -> int | None:
-    """The rank of the process, according to the trace."""
-    info = trace.metadata.get("distributedInfo")
-    rank = info.get("rank") if isinstance(info, dict) else None
-    return rank if isinstance(rank, int) else None
 
 
 def _sync(sync: Sync) -> dict[str, Any]:

@@ -121,42 +121,38 @@ _MANY_SHAPES = 8
 _MODEL = ("forward", "backward")
 
 
-@state
-def anomaly_mode(live: Live) -> Iterator[Finding]:
-    """Anomaly detection is on: each operator keeps its stack, each gradient is looked through."""
-    if not live.flags.get("anomaly"):
-        return
-    yield fact(
+# Flags → rule, title, why it is slow, what to do, where it is switched on, classes of a step.
+_SWITCHES = {
+    ("anomaly",): (
         "anomaly-mode",
         "Anomaly detection is on, in every step",
-        (
-            "torch formats a Python stack for each operator of the forward pass and looks through "
-            "every gradient for NaN",
-        ),
+        "torch formats a Python stack for each operator of the forward pass and looks through "
+        "every gradient for NaN",
         "torch.autograd.set_detect_anomaly(False)  # on only while you look for a NaN",
-        line=first_line_with(r"\b(set_)?detect_anomaly\b"),
-        acts_on=_MODEL,
-    )
+        r"\b(set_)?detect_anomaly\b",
+        _MODEL,
+    ),
+    ("deterministic", "fills"): (
+        "deterministic-fill",
+        "Deterministic mode fills every new tensor with NaN before it is used",
+        "torch.use_deterministic_algorithms(True) turns on "
+        "torch.utils.deterministic.fill_uninitialized_memory: one more kernel for each tensor that "
+        "torch makes empty",
+        "torch.utils.deterministic.fill_uninitialized_memory = False  # stays deterministic\n"
+        "# as long as no code reads memory that it has not written",
+        r"\buse_deterministic_algorithms\b",
+        (*_MODEL, "optimizer"),
+    ),
+}
 
 
 @state
-def filled_memory(live: Live) -> Iterator[Finding]:
-    """Deterministic mode also fills every new tensor."""
-    if not (live.flags.get("deterministic") and live.flags.get("fills")):
-        return
-    yield fact(
-        "deterministic-fill",
-        "Deterministic mode fills every new tensor with NaN before it is used",
-        (
-            "torch.use_deterministic_algorithms(True) turns on "
-            "torch.utils.deterministic.fill_uninitialized_memory: one more kernel for each tensor "
-            "that torch makes empty",
-        ),
-        "torch.utils.deterministic.fill_uninitialized_memory = False  # stays deterministic\n"
-        "# as long as no code reads memory that it has not written",
-        line=first_line_with(r"\buse_deterministic_algorithms\b"),
-        acts_on=(*_MODEL, "optimizer"),
-    )
+def switches(live: Live) -> Iterator[Finding]:
+    """A switch of torch that is on, and makes every step slower."""
+    for flags, (rule, title, why, what_to_do, pattern, acts_on) in _SWITCHES.items():
+        if all(live.flags.get(flag) for flag in flags):
+            line = first_line_with(pattern)
+            yield fact(rule, title, (why,), what_to_do, line=line, acts_on=acts_on)
 
 
 @state

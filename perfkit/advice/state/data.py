@@ -9,9 +9,9 @@ from typing import Any
 
 from perfkit.advice.findings import Finding, amdahl, fact
 from perfkit.advice.places import line_of, name_of, only_line_with
-from perfkit.advice.state.state import state
+from perfkit.advice.state.state import alive, state
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_s, fmt_share, plural
-from perfkit.measure.live import Live, LoaderUse
+from perfkit.measure.live import Live
 
 # Fewer objects are copied within a moment, and nobody misses the memory.
 _MANY_OBJECTS = 20_000
@@ -28,17 +28,12 @@ _MANY_TENSORS = 64
 _LOADER = r"\bDataLoader\("
 
 
-def _loaders(live: Live) -> Iterator[tuple[LoaderUse, Any]]:
-    """Those that are still there."""
-    return ((use, one) for use in live.loaders.values() if (one := use.ref()) is not None)
-
-
 @state
 def not_sharded(live: Live) -> Iterator[Finding]:
     """Each worker of an iterable data set yields all of it: the first batches of two are equal."""
     from torch.utils.data import IterableDataset
 
-    for use, loader in _loaders(live):
+    for use, loader in alive(live.loaders):
         if not (use.equal_batches and isinstance(loader.dataset, IterableDataset)):
             continue
         if loader.num_workers < 2:
@@ -63,8 +58,8 @@ def not_sharded(live: Live) -> Iterator[Finding]:
 @state
 def python_objects(live: Live) -> Iterator[Finding]:
     """Workers read many Python objects: each reading copies the page that it is on."""
-    for _, loader in _loaders(live):
-        most = _most_objects(loader.dataset) if loader.num_workers and _forks(loader) else None
+    for _, loader in alive(live.loaders):
+        most = many_objects(loader) if loader.num_workers else None
         if most is None:
             continue
         n, what = most
@@ -84,22 +79,18 @@ def python_objects(live: Live) -> Iterator[Finding]:
         )
 
 
-def has_many_objects(loader: Any) -> bool:
-    """Whether its workers copy a large container of Python objects."""
-    return _forks(loader) and _most_objects(loader.dataset) is not None
+def many_objects(loader: Any) -> tuple[int, str] | None:
+    """How many objects the largest container of its data set holds, and which one it is.
 
-
-def _forks(loader: Any) -> bool:
-    """Whether its workers begin as copies of this process; spawned ones copy all at once."""
+    None for few, and where workers do not begin as copies of this process: spawned ones copy all at
+    once.
+    """
     import multiprocessing
 
-    context = loader.multiprocessing_context
-    method = multiprocessing.get_start_method() if context is None else context.get_start_method()
-    return str(method) == "fork"
-
-
-def _most_objects(dataset: Any) -> tuple[int, str] | None:
-    """How many objects the largest container in it holds, and which one it is."""
+    context = loader.multiprocessing_context or multiprocessing
+    if str(context.get_start_method()) != "fork":
+        return None
+    dataset = loader.dataset
     held = {"": dataset} if isinstance(dataset, list | dict | tuple) else vars(dataset)
     counted = [(_objects_in(value), name) for name, value in list(held.items())[:64]]
     n, name = max(counted, default=(0, ""))
@@ -124,7 +115,7 @@ def _objects_in(value: Any) -> int:
 def restarted_workers(live: Live) -> Iterator[Finding]:
     """Workers are started anew for each epoch."""
     run_s = live.ended_s - live.began_s
-    for use, loader in _loaders(live):
+    for use, loader in alive(live.loaders):
         if not loader.num_workers or loader.persistent_workers:
             continue
         if use.n_starts < 2 or use.start_s < _LEAST_STARTS * run_s:
@@ -148,7 +139,7 @@ def restarted_workers(live: Live) -> Iterator[Finding]:
 @state
 def many_tensors(live: Live) -> Iterator[Finding]:
     """Each tensor of a batch crosses from the worker by itself."""
-    for use, loader in _loaders(live):
+    for use, loader in alive(live.loaders):
         if not loader.num_workers or use.n_tensors < _MANY_TENSORS:
             continue
         yield fact(
@@ -171,7 +162,7 @@ def many_tensors(live: Live) -> Iterator[Finding]:
 @state
 def row_by_row(live: Live) -> Iterator[Finding]:
     """A table in memory is read a row at a time."""
-    for _, loader in _loaders(live):
+    for _, loader in alive(live.loaders):
         dataset = loader.dataset
         if (
             (loader.batch_size or 0) < _LEAST_BATCH
@@ -256,7 +247,7 @@ def padding_of_batches(live: Live) -> Iterator[Finding]:
 @state
 def open_files(live: Live) -> Iterator[Finding]:
     """Forked workers share one open file, and its position."""
-    for _, loader in _loaders(live):
+    for _, loader in alive(live.loaders):
         if not loader.num_workers or not hasattr(loader.dataset, "__dict__"):
             continue
         for name, value in vars(loader.dataset).items():

@@ -26,8 +26,8 @@ from perfkit.advice.findings import Finding, fact
 from perfkit.advice.line_kinds import GROWS
 from perfkit.advice.places import first_line_with, line_of, name_of, only_line_with, shown_line
 from perfkit.advice.state.calls import profiles_all_along
-from perfkit.advice.state.data import has_many_objects
-from perfkit.advice.state.state import state, state_of_now
+from perfkit.advice.state.data import many_objects
+from perfkit.advice.state.state import alive, state, state_of_now
 from perfkit.base.words import fmt_bytes, plural
 from perfkit.measure.live import Live
 from perfkit.measure.memory_looks import Rise, free_rise, of_workers, own_rise, rise
@@ -356,9 +356,7 @@ def workers_grow(live: Live) -> Iterator[Finding]:
     last, found = live.kept.get("workers", (None, ()))
     # at the end the loaders may be gone, and nothing is new
     if looks and last != looks[-1]:
-        loaders = [use.ref() for use in live.loaders.values() if use.n_workers]
-        alive = [loader for loader in loaders if loader is not None]
-        found = _of_workers(looks, alive)
+        found = _of_workers(looks, [one for use, one in alive(live.loaders) if use.n_workers])
         live.kept["workers"] = looks[-1], found
     yield from found
 
@@ -368,7 +366,7 @@ def _of_workers(looks: list[tuple[int, int]], loaders: list[Any]) -> tuple[Findi
     dataset = loaders[0].dataset if loaders else None
     cache, line = _cache_of(dataset)
     grown = rise(looks, intervals=3 if cache else 5)
-    if grown is None or any(map(has_many_objects, loaders)):
+    if grown is None or any(map(many_objects, loaders)):
         return ()
     name = "the data set" if dataset is None else name_of(dataset)
     grows = f"by {fmt_bytes(grown.per_step)} a step"
@@ -568,9 +566,11 @@ def _where_added(keeper: _Keeper) -> str | None:
     name = keeper.last_name
     if not name:
         return None
+    of_function = re.search(r"\(in (\w+)\)", keeper.name)
     # of losses.append(loss) and losses.append(loss.item()) the second keeps a number
     number = r"(?!.*\.(item|tolist)\(\)\)+\s*$)" if keeper.tensor is not None else ""
     return only_line_with(
         rf"^{number}.*\b{name}(\.(append|appendleft|extend|add|update|setdefault)\(|\[[^\]]*\]\s*=[^=]"
-        rf"|\s*\+=|\s*=.*\b(cat|concat\w*|[vh]?stack|append)\(.*\b{name}\b)"
+        rf"|\s*\+=|\s*=.*\b(cat|concat\w*|[vh]?stack|append)\(.*\b{name}\b)",
+        within=of_function[1] if of_function else "",
     )

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from perfkit.advice.findings import Finding, fact
 from perfkit.advice.places import line_of, name_of, only_line_with
-from perfkit.advice.state.state import state
+from perfkit.advice.state.state import alive, state
 from perfkit.base.words import fmt_count, plural
 from perfkit.measure.live import Live
 
@@ -23,15 +23,10 @@ _SEVERAL = 3
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _alive(uses: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    """How each module or optimizer that is still there was used."""
-    return ((use, one) for use in uses.values() if (one := use.ref()) is not None)
-
-
 @state
 def hooks_multiply(live: Live) -> Iterator[Finding]:
     """Hooks are added in the loop and not removed."""
-    for _, model in _alive(live.modules):
+    for _, model in alive(live.modules):
         n, newest = _count_hooks(model)
         before, at = live.first_look(model, n)
         more, steps = n - before, live.n_steps - at
@@ -62,7 +57,7 @@ def _count_hooks(model: Any) -> tuple[int, Any]:
 @state
 def evaluation_keeps_graphs(live: Live) -> Iterator[Finding]:
     """A model that trains is also called in evaluation mode with gradients on."""
-    for use, model in _alive(live.modules):
+    for use, model in alive(live.modules):
         if use.n_eval_with_grad < _SEVERAL or not use.n_trained:
             continue
         if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -85,7 +80,7 @@ def evaluation_keeps_graphs(live: Live) -> Iterator[Finding]:
 @state
 def many_groups(live: Live) -> Iterator[Finding]:
     """Each parameter is a group of its own: the fast forms of the update work on one group."""
-    for _, optimizer in _alive(live.optimizers):
+    for _, optimizer in alive(live.optimizers):
         groups = optimizer.param_groups
         n = sum(len(group["params"]) for group in groups)
         if len(groups) < _MANY_GROUPS or n > 2 * len(groups):
@@ -133,7 +128,7 @@ def unused_gradients(live: Live) -> Iterator[Finding]:
 @state
 def no_sync_too_late(live: Live) -> Iterator[Finding]:
     """``no_sync`` is entered after the forward pass, which has decided already."""
-    for use, _ in _alive(live.modules):
+    for use, _ in alive(live.modules):
         if not use.n_unsynced:
             continue
         yield fact(
@@ -159,7 +154,7 @@ _FEW_ROWS, _LARGE_TABLE, _MOST_NUMBERS = 0.05, 1_000_000, 50_000_000
 @state
 def dense_embedding(live: Live) -> Iterator[Finding]:
     """A large table of which a step uses few rows gets a gradient for all of them."""
-    for _, model in _alive(live.modules):
+    for _, model in alive(live.modules):
         for module in itertools.islice(model.modules(), _MOST_MODULES):
             if "Embedding" not in type(module).__name__ or getattr(module, "sparse", True):
                 continue

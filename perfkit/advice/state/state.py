@@ -10,7 +10,8 @@ shortens, and gets its ceiling from the recorded steps. What all rules of a file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from perfkit.advice.findings import Finding
 from perfkit.advice.rules.rule import modules
@@ -46,6 +47,11 @@ def state_of_now(check: State) -> State:
     """
     _OF_NOW.add(check)
     return state(check)
+
+
+def alive(uses: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """How each module, loader or optimizer that is still there was used, and it."""
+    return ((use, one) for use in uses.values() if (one := use.ref()) is not None)
 
 
 class StateWatch:
