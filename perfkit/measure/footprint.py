@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfkit.base.device import in_use
-from perfkit.base.heap import heap_bytes
-from perfkit.base.resident import resident_bytes
+from perfkit.base.process_memory import heap_bytes, resident_bytes
 
 Kind = Literal["allocated", "resident"]
 

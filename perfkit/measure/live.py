@@ -15,7 +15,6 @@ import functools
 import sys
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import get_ident
@@ -197,8 +196,8 @@ class Live:
             passes in evaluation mode that keep a graph.
         n_steps: steps that have ended.
         modules, loaders, optimizers: by id.
-        calls: (function, file, line of the user's) → how often it was called after the first step.
-        called_in: the same → steps in which it was called, and the last one's number.
+        calls: (function, file, line of the user's) → how often it was called after the first step,
+            in how many steps, and the last one's number.
         flags: global switches as they were within a forward pass that trains, by name.
         memory: at each look between two steps.
         evaluated: memory before forward passes of the evaluation that goes on, or was the last.
@@ -227,8 +226,7 @@ class Live:
         self.loaders: dict[int, LoaderUse] = {}
         self.optimizers: dict[int, OptimizerUse] = {}
         self._optimized_in = 0
-        self.calls: Counter[tuple[str, str, int]] = Counter()
-        self.called_in: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self.calls: dict[tuple[str, str, int], tuple[int, int, int]] = {}
         self.flags: dict[str, Any] = {}
         self.memory: list[MemoryLook] = []
         self.evaluated: list[MemoryLook] = []
@@ -493,9 +491,8 @@ class Live:
             if is_user_code(frame.f_code.co_filename):
                 key = name, frame.f_code.co_filename, frame.f_lineno
                 if key in self.calls or len(self.calls) < _MOST_OBJECTS:
-                    self.calls[key] += 1
-                    n, last = self.called_in.get(key, (0, 0))
-                    self.called_in[key] = n + (last != self.n_steps), self.n_steps
+                    n, in_steps, last = self.calls.get(key, (0, 0, 0))
+                    self.calls[key] = n + 1, in_steps + (last != self.n_steps), self.n_steps
                 return
             frame = frame.f_back
 

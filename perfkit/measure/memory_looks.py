@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfkit.base.device import in_use
-from perfkit.base.heap import heap_use
-from perfkit.base.resident import private_bytes
+from perfkit.base.process_memory import heap_use, private_bytes
 
 # Memory of a process comes and goes by some MiB: what counts, in so many intervals in a row. Two
 # are a suspicion; of four a heap that finds its size has no more, of five not even one of which

@@ -178,8 +178,7 @@ def find_leaks(step: Callable[[], Any], steps: int = 20) -> LeakReport:
 
 
 def _watched(step: Callable[[], Any], steps: int, progress: Progress) -> LeakReport:
-    from perfkit.base.heap import heap_bytes
-    from perfkit.base.resident import resident_bytes
+    from perfkit.base.process_memory import heap_bytes, resident_bytes
     from perfkit.memory.containers import ContainerSizes
     from perfkit.memory.graphs import GraphSize
     from perfkit.memory.survey import survey, tensor_ids

@@ -10,7 +10,7 @@ from perfkit.base.device import Device
 from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.plain import fields
-from perfkit.base.resident import resident_bytes
+from perfkit.base.process_memory import resident_bytes
 from perfkit.memory.allocator import AllocatorState, allocator_states
 from perfkit.memory.categories import OTHER, UNDECIDED, by_name, name_of
 from perfkit.memory.resident import Resident

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from perfkit.base.plain import fields
-from perfkit.base.resident import resident_bytes
+from perfkit.base.process_memory import resident_bytes
 
 _PROC = Path("/proc/self")
 _running: list[ResidentMeter] = []

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.base.resident import resident_bytes
+from perfkit.base.process_memory import resident_bytes
 from perfkit.trace import Recorder
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from perfkit.base.machine import throttling
 from perfkit.base.machine.cpu_contention import CpuContention
-from perfkit.base.machine.quota import Throttled, read_quota
-from perfkit.base.machine.throttling import HostThrottling, PagesRead
+from perfkit.base.machine.throttling import HostThrottling, PagesRead, Throttled, read_quota
 
 CALM = HostThrottling(
     wall_s=10.0,

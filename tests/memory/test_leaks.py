@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from perfkit.base import resident
+from perfkit.base import process_memory
 from perfkit.base.errors import UsageError
 from perfkit.base.torch_compat import sequence_number_reader
 from perfkit.memory import leaks as leaks_
@@ -504,7 +504,7 @@ def test_it_is_told_in_words_and_html(monkeypatch: pytest.MonkeyPatch) -> None:
         KEPT.append(torch.zeros(256))
 
     sizes = itertools.count(step=3000)
-    monkeypatch.setattr(resident, "resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr(process_memory, "resident_bytes", lambda: next(sizes))
     report = find_leaks(step, steps=N)
     assert (report.graph_holder, report.resident_bytes_per_step) == ("", 1500.0)
     for heap, grown in ((None, 1500.0), (0.0, 1500.0), (7.0, 7.0)):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfkit.base.resident import resident_bytes
+from perfkit.base.process_memory import resident_bytes
 from perfkit.memory.resident import Resident, ResidentMeter
 
 

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 import perfkit
 from perfkit.advice.findings import Finding
 from perfkit.advice.state.memory import memory_grows, workers_grow
-from perfkit.base.heap import give_back
+from perfkit.base.process_memory import give_back
 from perfkit.measure.memory_looks import MemoryLook
 from perfkit.script.options import Options
 from perfkit.script.run_watch import RunWatch

@@ -14,7 +14,7 @@ import torch
 
 import perfkit
 from perfkit.advice.profile import Profile
-from perfkit.base.heap import heap_bytes
+from perfkit.base.process_memory import heap_bytes
 from perfkit.trace import Category, find_steps
 
 _LONG_S = 0.1

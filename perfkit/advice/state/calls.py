@@ -48,8 +48,8 @@ def _often(live: Live, *names: str) -> Iterator[tuple[str, str, float]]:
     steps = live.n_steps - 1  # the first one is not counted
     if steps < _LEAST_STEPS:
         return
-    for (name, file, line), n in live.calls.most_common():
-        n_steps, _ = live.called_in[name, file, line]
+    often_first = sorted(live.calls.items(), key=lambda call: -call[1][0])
+    for (name, file, line), (n, n_steps, _) in often_first:
         if name in names and n_steps >= _MOST_STEPS * steps:
             yield name, shown_line(file, line), n / steps
 

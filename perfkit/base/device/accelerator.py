@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,9 +12,13 @@ from perfkit.base.device.kind import Device
 class Accelerator(Device):
     """A device behind ``torch.accelerator``; a subclass says its type and what is its own.
 
-    It must add :meth:`is_initialised` and :meth:`devices`, which ``torch.accelerator`` does not
-    tell without initialising the device.
+    It must add :meth:`devices`, which ``torch.accelerator`` does not tell without initialising the
+    device; and :meth:`is_initialised` where torch's module of this type does not know.
     """
+
+    def is_initialised(self) -> bool:
+        module = getattr(sys.modules.get("torch"), self.type, None)
+        return module is not None and bool(module.is_initialized())
 
     def is_available(self) -> bool:
         import torch

@@ -7,7 +7,6 @@ needs no such GPU is tested.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -36,10 +35,6 @@ class Xpu(Accelerator):
     free_call = "zeMemFree"
     out_of_memory = r"\bXPU\b"
     out_of_memory_index = r"\bGPU (\d+) has\b"
-
-    def is_initialised(self) -> bool:
-        xpu = getattr(sys.modules.get("torch"), "xpu", None)
-        return xpu is not None and bool(xpu.is_initialized())
 
     def devices(self) -> Sequence[int]:
         """All that torch sees, once it has begun to use them."""

@@ -20,8 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.device import in_use
 from perfkit.base.machine import _host
-from perfkit.base.machine.quota import QuotaCounters, Throttled, read_quota
-from perfkit.base.machine.throttling import HostThrottling, PagesRead
+from perfkit.base.machine.throttling import (
+    HostThrottling,
+    PagesRead,
+    QuotaCounters,
+    Throttled,
+    read_quota,
+)
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_count, fmt_number, fmt_share, plural
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import psutil
 
 from perfkit.base.device import Device
-from perfkit.base.resident import peak_resident_bytes, resident_bytes
+from perfkit.base.process_memory import peak_resident_bytes, resident_bytes
 
 if sys.platform != "win32":
     import resource

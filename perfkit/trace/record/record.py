@@ -29,8 +29,8 @@ from typing import Any, Literal, Self
 from perfkit.base import torch_compat
 from perfkit.base.arguments import check_seconds, check_whole
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, UsageError
-from perfkit.base.heap import give_back
 from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.process_memory import give_back
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.base.words import plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, RECORDED_HERE, Category, Trace

@@ -19,7 +19,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from perfkit.base.resident import resident_bytes
+from perfkit.base.process_memory import resident_bytes
 from perfkit.memory.resident import ResidentMeter
 
 if sys.platform != "win32":

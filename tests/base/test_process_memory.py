@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from perfkit.base.resident import peak_resident_bytes, resident_bytes
+from perfkit.base.process_memory import peak_resident_bytes, resident_bytes
 
 
 def test_it_is_what_the_system_says() -> None:
