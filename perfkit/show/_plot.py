@@ -137,7 +137,8 @@ class Plot:
             )
         along: list[tuple[float, str]] = [*_thinned(self.x_names)]
         along = along or [
-            (v, rounded(fmt_number(v))) for v in ticks(left, right, 1.0, log=self.log)
+            (v, re.sub(",000$", "k", rounded(fmt_number(v))))
+            for v in ticks(left, right, 1.0, log=self.log)
         ]
         upwards = [(v, rounded(self.show(v))) for v in ticks(bottom, top, self.unit, log=self.log)]
         low, high = (y_of(end) for end in self.band or (bottom, bottom))

@@ -428,7 +428,7 @@ def _bars(b: Breakdown, *, is_piece: bool = False) -> tuple[Bar, ...]:
     mean_ms = statistics.fmean(steps.wall_ms)
     host = _without_unused(steps.shares())
     of = "all of it" if is_piece else chosen.words
-    bars = [Bar(f"Host ({fmt_ms(mean_ms)}, {of})", _segments(host, mean_ms))]
+    bars = [Bar(f"Host, as recorded ({fmt_ms(mean_ms)}, {of})", _segments(host, mean_ms))]
     if b.has_device:
         device = _segments(steps.device_shares(), mean_ms)
         bars.append(Bar(f"Device (the same {fmt_ms(mean_ms)})", device))

@@ -317,7 +317,9 @@ def _curve(found: Sweep) -> tuple[Plot, ...]:
             x_label=across,
             y_label=f"time per {found.per}, with its interval against the fastest",
             x_names=tuple(map(_value, offered)),
-            places=() if knee is None else ((offered.index(knee.value), "no gain beyond"),),
+            places=()
+            if knee is None or knee.value == offered[-1]  # what lies beyond it was not tried
+            else ((offered.index(knee.value), "no gain beyond"),),
             show=fmt_ms,
         ),
     )
