@@ -261,6 +261,20 @@ def test_the_knee_of_a_sweep():
         found.knee("nun_workers")
 
 
+def test_no_knee_is_drawn_at_the_last_value_that_was_tried():
+    @by_value
+    def workload(s):
+        import time
+
+        while True:
+            time.sleep(0.02 / (1 + s.n**2))
+            yield 1
+
+    found = sweep(workload, {"n": [0, 1, 3]}, rounds=2, **SHORT)
+    assert found.best.values["n"] == 3
+    assert "no gain beyond" not in found._repr_html_()
+
+
 def test_values_without_an_order_have_no_knee():
     found = sweep(sleeping, {"ms": [1], "kind": ["a", "b"]}, rounds=1, **SHORT)
     with pytest.raises(UsageError, match="not numbers"):
