@@ -371,24 +371,23 @@ def _steps(
     program: str, ended: str, times: Times, options: Options, seen: TorchWatch
 ) -> RunSummary:
     """Figures of all steps, without the first one and those that perfkit slowed."""
-    meter = seen.meter
-    n_left_out = options.n_left_out
-    starts = tuple((i, 0.0, 0.0) for i in range(n_left_out)) if meter.n > n_left_out else ()
-    wall_s = times.ended_s - times.began_s
-    summary = seen.run.summary(program, ended, wall_s, n_epochs=1, starts=starts, waits_known=True)
-    if meter.n < _DRIFT_FROM * seen.recorder.steps:
-        summary = _without_drift(summary)
+    meter, run, n_left_out = seen.meter, seen.run, options.n_left_out
+    n = max(meter.n - n_left_out, 0)  # where 0, the time of its only step is that of the set-up
     left_out_s = sum(end - begin for begin, end in seen.recorder.log.times_s[:n_left_out])
-    rest_s = meter.total_ns / 1e9 - left_out_s
-    if meter.n <= n_left_out or rest_s <= 0:  # the time of its only step is that of the set-up
-        return replace(summary, samples_per_s=None, steps_per_s=None)
-    counted = seen.run.samples is not None and seen.run.samples_at is not None
-    samples = (seen.run.samples or 0) - (seen.run.samples_at or 0) if counted else 0
-    return replace(
-        summary,
-        samples_per_s=samples / rest_s if samples else None,
-        steps_per_s=(meter.n - n_left_out) / rest_s,
+    counted = run.samples is not None and run.samples_at is not None
+    summary = run.summary(
+        program,
+        ended,
+        times.ended_s - times.began_s,
+        n_epochs=1,
+        starts=tuple((i, 0.0, 0.0) for i in range(n_left_out)) if n else (),
+        waits_known=True,
+        n_steps=n,
+        total_ms=meter.total_ns / 1e6 - 1e3 * left_out_s if n else 0.0,
+        samples=(run.samples or 0) - (run.samples_at or 0) if counted else None,
     )
+    few = meter.n < _DRIFT_FROM * seen.recorder.steps
+    return _without_drift(summary) if few else summary
 
 
 def _without_drift(summary: RunSummary) -> RunSummary:
