@@ -66,6 +66,13 @@ _ON_THE_PATH = {
     "communication": "communication",
 }
 
+# Of the path's classes, those that are not a lane's: ``host: forward`` looks like forward.
+_LOOKS_ON_THE_PATH = {
+    "launch delay": "idle: launch",
+    "kernel gap": "idle: kernels",
+    "sync return": "idle: sync",
+}
+
 
 def _table(
     title: str, note: str, header: Sequence[str], rows: Sequence[Sequence[str]], code: str = ""
@@ -90,7 +97,10 @@ def _lane(title: str, parts_us: Mapping[str, float], looks: Mapping[str, str]) -
         parts = [*((name, us) for name, us in parts if us >= least), ("rest", rest)]
     return Bar(
         title,
-        tuple(Segment(name, us, fmt_ms(us / 1e3), looks.get(name, "")) for name, us in parts),
+        tuple(
+            Segment(name, us, fmt_ms(us / 1e3), looks.get(name, name.rpartition(": ")[2]))
+            for name, us in parts
+        ),
     )
 
 
@@ -157,7 +167,7 @@ def _(a: Idle) -> Document:
     cause, share = _largest(shares)
     said = f"The device idles {fmt_share(total)} of the time"
     if share:
-        said = f"{first_clause(f'{said}: {_CAUSES[cause]}')[:-1]}; that takes {fmt_share(share)}"
+        said = first_clause(f"{said}: {_CAUSES[cause]}").rstrip(".")
     mean_us = {_CAUSES[c]: us / len(a.steps) for c, us in a.total_us.items()}
     busy_us = sum(mean_us.values()) * (1 / total - 1) if total else 0.0
     looks = {words: f"idle: {cause}" for cause, words in _CAUSES.items()}
@@ -350,7 +360,7 @@ def _(a: CriticalPath) -> Document:
         f"{share} of the critical path: {_ON_THE_PATH[a.bound_by]}; taken from {a.step}.",
         figure=fmt_ms(a.wall_us / 1e3),
         doubts=tuple(map(Doubt.of, a.warnings)),
-        bars=(_lane("Critical path", a.by_class_us, {}),) if a.wall_us else (),
+        bars=(_lane("Critical path", a.by_class_us, _LOOKS_ON_THE_PATH),) if a.wall_us else (),
         tables=(
             _table("Device activities on the path", "", ("activity", "time"), rows, "c"),
             _table(

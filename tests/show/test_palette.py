@@ -7,7 +7,10 @@ import re
 from pathlib import Path
 
 from javascript import says
+from simulated_traces import gpu_training
 
+from perfkit import open_trace, show
+from perfkit.show._bar import looks_of
 from perfkit.show.palette import CURVES, LOOKS, MEMORY, SERIES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,3 +81,11 @@ def test_no_other_file_has_a_colour_of_the_table() -> None:
         if colour in colours
     ]
     assert not found
+
+
+def test_a_class_of_time_looks_the_same_on_the_critical_path() -> None:
+    path = show.document(open_trace(gpu_training(wait=600).json()).ask("critical-path"))
+    assert path is not None
+    looks = {s.label: looks_of([s])[0] for s in path.bars[0].segments}
+    assert looks["host: data wait"] == LOOKS["data wait"]
+    assert looks["host: other"] == LOOKS["other"]
