@@ -30,7 +30,7 @@ from perfkit.base.user_code import is_user_code, tells_something
 from perfkit.measure.memory_looks import MemoryLook, look, own_rise
 
 if TYPE_CHECKING:
-    from perfkit.measure.padding import Padding
+    from perfkit.measure.batch import Padding
 
 #: Calls that are worth a word in a step: (module, attribute or class.attribute).
 COUNTED = (
@@ -426,8 +426,7 @@ class Live:
             use.start_s += spent_s
         if not self.looks or (use.n_seen > 2 and self.n_steps < _LOOKS_INTO_FROM):
             return
-        from perfkit.measure.batch import n_tensors, parts_of
-        from perfkit.measure.padding import padding
+        from perfkit.measure.batch import n_tensors, padding, parts_of
 
         parts = parts_of(batch)
         if use.n_seen <= 2:

@@ -61,6 +61,15 @@ class Steps:
         return Steps(numbers, step_ms, wait_ms, phase_ms, self.gc_ms[rows])
 
 
+def means_of_neighbours(rows: _Array, at_most: int) -> _Array:
+    """These rows, or so many means of neighbours where there are more."""
+    if len(rows) <= at_most:
+        return rows
+    edges = np.linspace(0, len(rows), at_most + 1).astype(int)[:-1]
+    sizes = np.diff(edges, append=len(rows))
+    return np.asarray(np.add.reduceat(rows, edges) / sizes[:, None])
+
+
 class StepMeter:
     """Steps of one run, in order. A step is never negative, and a wait never longer than its step.
 
@@ -126,9 +135,7 @@ class StepMeter:
             if (number := i * self.stride) not in left_out
         ]
         if len(kept) > MOST_POINTS:
-            edges = np.linspace(0, len(kept), MOST_POINTS + 1).astype(int)[:-1]
-            sizes = np.diff(edges, append=len(kept))
-            kept = (np.add.reduceat(kept, edges) / sizes[:, None]).tolist()
+            kept = means_of_neighbours(np.array(kept), MOST_POINTS).tolist()
         numbers, step_ms, wait_ms = zip(*kept, strict=True) if kept else ((), (), ())
         return list(numbers), list(step_ms), list(wait_ms)
 

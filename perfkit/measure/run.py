@@ -23,7 +23,7 @@ from perfkit.base.uncompiled import leave_uncompiled
 from perfkit.base.uninterrupted import surely
 from perfkit.base.words import fmt_count
 from perfkit.measure.batch import SampleCounter
-from perfkit.measure.footprint import Footprint
+from perfkit.measure.memory_looks import Footprint
 from perfkit.measure.tracker import Observer, StepTracker
 from perfkit.measure.verdict import RunSummary
 
@@ -60,7 +60,7 @@ class WatchedRun(Generic[_Batch]):
         hz: updates per second.
         now: the clock, in nanoseconds.
         read_memory: called only at updates; by default
-            :func:`~perfkit.measure.footprint.footprint`.
+            :func:`~perfkit.measure.memory_looks.footprint`.
         mark: starts to observe what else the machine does.
 
     Raises:

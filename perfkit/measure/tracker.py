@@ -23,7 +23,7 @@ from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention, t
 from perfkit.base.machine.dataloader_stats import DataLoaderSampler
 from perfkit.base.uninterrupted import Uninterrupted, surely
 from perfkit.measure.batch import Batches
-from perfkit.measure.footprint import Footprint, footprint
+from perfkit.measure.memory_looks import Footprint, footprint
 from perfkit.measure.meter import StepMeter
 from perfkit.measure.phases import PHASES, Phases
 from perfkit.measure.slow_step_sampler import SlowStepSampler

@@ -19,11 +19,10 @@ from perfkit.base.plain import fields
 from perfkit.base.trend import Trend
 from perfkit.base.words import fmt_bound, fmt_bytes, fmt_ms, fmt_share, plural, which_steps
 from perfkit.measure import slow_steps
-from perfkit.measure._student import t_quantile
-from perfkit.measure.footprint import Footprint
 from perfkit.measure.loader_cause import LoaderCause, loader_cause
-from perfkit.measure.memory_looks import Rise, rise
-from perfkit.measure.meter import Steps
+from perfkit.measure.memory_looks import Footprint, Rise, rise
+from perfkit.measure.meter import Steps, means_of_neighbours
+from perfkit.measure.paired import t_quantile
 from perfkit.measure.phases import PHASES
 from perfkit.measure.summary import (
     DATA_BOUND_FROM,
@@ -93,7 +92,7 @@ class MemoryUse:
             be higher.
         creep: how it grows, where it does so in every part of the run; else None.
             On a CPU what counts is memory in use, not the resident size (see
-            :class:`~perfkit.measure.footprint.Footprint`).
+            :class:`~perfkit.measure.memory_looks.Footprint`).
     """
 
     kind: str
@@ -337,16 +336,12 @@ def _creep(readings: Sequence[tuple[int, Footprint]]) -> Rise | None:
 
 
 def _curve(steps: Steps, readings: Sequence[tuple[int, Footprint]]) -> RunCurve:
-    numbers = steps.numbers
-    columns: list[_Array] = [numbers.astype(np.float64) + 1, steps.step_ms, steps.wait_ms]
-    if len(numbers) > _CURVE_POINTS:
-        edges = np.linspace(0, len(numbers), _CURVE_POINTS + 1).astype(int)[:-1]
-        sizes = np.diff(edges, append=len(numbers))
-        columns = [np.asarray(np.add.reduceat(c, edges) / sizes) for c in columns]
+    rows = np.stack([steps.numbers + 1.0, steps.step_ms, steps.wait_ms], axis=1)
+    drawn = means_of_neighbours(rows, _CURVE_POINTS).T
     return RunCurve(
-        numbers=columns[0],
-        step_ms=columns[1],
-        wait_ms=columns[2],
+        numbers=drawn[0],
+        step_ms=drawn[1],
+        wait_ms=drawn[2],
         memory_numbers=np.array([step for step, _ in readings], dtype=np.float64),
         memory_bytes=np.array([reading.n_bytes for _, reading in readings], dtype=np.float64),
     )

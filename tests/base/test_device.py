@@ -16,7 +16,7 @@ from perfkit.base.device import Device, ProfilerNames
 from perfkit.base.machine import stamp
 from perfkit.experiment.settings import Settings
 from perfkit.measure.clock import clock_in_use
-from perfkit.measure.footprint import footprint
+from perfkit.measure.memory_looks import footprint
 from perfkit.memory.allocator import AllocatorMeter, allocator_states
 from perfkit.trace.ask.memory_curve import memory_curve
 from perfkit.trace.read.columns import Category, Trace

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from perfkit.base.trend import trend
-from perfkit.measure._student import t_quantile
+from perfkit.measure.paired import t_quantile
 
 
 # Fisher and Yates' table, two-sided

@@ -70,7 +70,7 @@ def test_without_cuda_the_host_clock_serves() -> None:
 def test_choosing_a_clock_imports_no_torch() -> None:
     code = (
         "import sys; from perfkit.measure.clock import clock_in_use; clock_in_use(); "
-        "from perfkit.measure.footprint import footprint; assert footprint().kind == 'resident'; "
-        "assert 'torch' not in sys.modules"
+        "from perfkit.measure.memory_looks import footprint; "
+        "assert footprint().kind == 'resident' and 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

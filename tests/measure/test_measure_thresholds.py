@@ -14,8 +14,8 @@ from perfkit.base.machine.dataloader_stats import DataLoaderStats, ProcessUse
 from perfkit.base.trend import trend
 from perfkit.measure import paired
 from perfkit.measure.compare import doubts
-from perfkit.measure.footprint import Footprint
 from perfkit.measure.loader_cause import loader_cause
+from perfkit.measure.memory_looks import Footprint
 from perfkit.measure.meter import Steps
 from perfkit.measure.paired import FEWEST, Interval, _signed_rank, ratio_interval
 from perfkit.measure.slow_steps import cause, first_epoch, growing_phase, stands_out

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from perfkit.base.errors import UsageError
 from perfkit.base.machine.cpu_contention import CpuContention
-from perfkit.measure.footprint import Footprint, footprint
+from perfkit.measure.memory_looks import Footprint, footprint
 from perfkit.measure.meter import MOST_POINTS, StepMeter
 from perfkit.measure.run import WatchedRun
 from perfkit.measure.tracker import Update

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from javascript import says
 
-from perfkit.measure.footprint import Footprint
+from perfkit.measure.memory_looks import Footprint
 from perfkit.measure.tracker import Update
 from perfkit.show.progress_line import facts, progress, status
 from perfkit.widgets import live_plot

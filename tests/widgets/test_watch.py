@@ -19,7 +19,7 @@ from jupyter_client.manager import KernelManager
 
 import perfkit
 from perfkit.base.errors import MissingError, UsageError
-from perfkit.measure.footprint import Footprint
+from perfkit.measure.memory_looks import Footprint
 from perfkit.measure.tracker import Update
 from perfkit.show import progress_line
 from perfkit.show.progress_line import fmt_seconds

@@ -25,7 +25,7 @@ from perfkit.base.words import fmt_chosen_share, fmt_interval, fmt_ratio
 from perfkit.experiment.compare import store
 from perfkit.experiment.process.result import RunResult, is_other_work, ratio
 from perfkit.experiment.settings._declared import words
-from perfkit.measure._student import t_quantile
+from perfkit.measure.paired import t_quantile
 
 #: Share by which a configuration may be slower without counting as a regression.
 MARGIN = 0.05

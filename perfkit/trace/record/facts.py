@@ -77,21 +77,20 @@ class FactsWatch:
         self._gc = CollectorTime(least_ns=_SHORTEST_NS)
         self._gc_pauses_ms: tuple[float, ...] = ()
         self._instrument = Instrument("the look whether a DataLoader is used")
-        self._watch_no_loaders: Callable[[], None] = _nothing
+        self._undo: list[Callable[[], None]] = []
 
     def start(self) -> None:
         """Begin, in the thread whose steps are recorded."""
         self._mark = ContentionMark()
         self._compile_watch = CompileWatch()
-        self._watch_no_loaders = torch_compat.watch_loader_iterators(
-            self._instrument.hook(self._loader_is_used)
-        )
+        hook = self._instrument.hook(self._loader_is_used)
+        self._undo = [torch_compat.watch_loader_iterators(hook), self._gc.stop]
         self._gc.start()
 
     def close(self) -> None:
         """Leave no hook."""
-        self._watch_no_loaders()
-        self._gc.stop()
+        for call in self._undo:
+            call()
 
     def _loader_is_used(self, is_batch: bool, source: Any) -> None:
         self._loaders = self._loaders or DataLoaderSampler()
@@ -152,10 +151,6 @@ class FactsWatch:
             compiled=self._compiled,
             expandable_segments=expandable,
         )
-
-
-def _nothing() -> None:
-    return None
 
 
 def optimizer_facts(optimizer: Any) -> OptimizerFacts:
