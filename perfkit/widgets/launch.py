@@ -10,7 +10,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.progress import Progress
 from perfkit.experiment.process.portable import check_workload
 from perfkit.script.options import STEPS, WARMUP, Options
-from perfkit.script.ranks.launch import LaunchedRun, Launching, run_workload
+from perfkit.script.ranks.launch import LaunchedRun, run_workload
 
 _MOST_RANKS = 64
 _MOST_RESTARTS = 100
@@ -97,15 +97,7 @@ def launch(
     if restarts and hosts > 1:
         # each torchrun counts its own restarts, so the ranks would not agree on the attempt
         raise UsageError("restarts are counted for each host: with restarts, leave hosts at 1")
-    how = Launching(
-        ranks=ranks,
-        values=values,
-        backend=_backend(ranks) if backend == "auto" else backend,
-        options=Options(steps=steps, warmup=warmup),
-        hang_s=hang_s,
-        hosts=hosts,
-        restarts=restarts,
-    )
+    options = Options(steps=steps, warmup=warmup)
     with Progress("perfkit", None if live else False) as progress:
 
         def output(text: str) -> None:
@@ -115,7 +107,13 @@ def launch(
 
         return run_workload(
             workload,
-            how,
+            values,
+            ranks=ranks,
+            backend=_backend(ranks) if backend == "auto" else backend,
+            options=options,
+            hang_s=hang_s,
+            hosts=hosts,
+            restarts=restarts,
             on_output=output,
             on_live=lambda text, left_s: progress.line(text, left_s=left_s),
         )

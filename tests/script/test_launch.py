@@ -24,7 +24,8 @@ from perfkit.base.errors import (
     WorkloadNotPortableError,
 )
 from perfkit.script.options import Options
-from perfkit.script.ranks.launch import Launching, run_workload
+from perfkit.script.ranks.heartbeat import quiet_s
+from perfkit.script.ranks.launch import run_workload
 
 pytestmark = [
     pytest.mark.slow,
@@ -166,16 +167,15 @@ def test_a_job_that_hangs_is_ended_and_the_rank_named(
 ) -> None:
     """With a limit below 20 s the error was about a job in which nobody hung."""
 
-    def impatient(workload: Any, how: Launching, *, on_output: Any, on_live: Any) -> Any:
-        assert how.hang_s == 600
+    def impatient(*given: Any, on_live: Any, hang_s: float, **more: Any) -> Any:
+        assert hang_s == 600
 
-        def from_now_on(
-            line: str, left_s: float | None
-        ) -> None:  # however long the ranks took to start
-            if line.startswith("step 15 "):
-                object.__setattr__(how, "hang_s", 3.0)
+        def from_now_on(line: str, left_s: float | None) -> None:
+            if line.startswith("step 15 "):  # however long the ranks took to start
+                faster = lambda statuses, now_s: 200 * quiet_s(statuses, now_s)  # noqa: E731
+                monkeypatch.setattr("perfkit.script.ranks.launch.quiet_s", faster)
 
-        return run_workload(workload, how, on_output=on_output, on_live=from_now_on)
+        return run_workload(*given, on_live=from_now_on, hang_s=hang_s, **more)
 
     monkeypatch.setattr("perfkit.widgets.launch.run_workload", impatient)
     # torchrun gives a rank that cannot end 30 s
@@ -189,9 +189,11 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    how = Launching(2, {"world_size": 2, "end": "hang"}, "gloo", Options(), 600)
     with pytest.raises(KeyboardInterrupt):
-        run_workload(_workload, how, on_output=interrupted, on_live=interrupted)
+        run_workload(
+            _workload, {"world_size": 2, "end": "hang"}, ranks=2, backend="gloo",
+            options=Options(), hang_s=600, on_output=interrupted, on_live=interrupted,
+        )  # fmt: skip
 
 
 def _killed_once(settings: Any) -> tuple[int, str]:

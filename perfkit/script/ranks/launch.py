@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import pickle
@@ -54,33 +55,16 @@ class LaunchedRun(RankedRun):
     failures: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Launching:
-    """How a workload is launched.
-
-    Attributes:
-        ranks: how many processes.
-        values: of the workload's settings.
-        backend: of the process group that is made for it; empty for none.
-        options: what to record.
-        hang_s: when no rank has made a step for so long, the job is ended.
-        hosts: how many torchruns share the ranks, as on so many machines; divides ``ranks``.
-        restarts: how often torchrun restarts all ranks when one has failed.
-    """
-
-    ranks: int
-    values: Mapping[str, Any]
-    backend: str
-    options: Options
-    hang_s: float
-    hosts: int = 1
-    restarts: int = 0
-
-
 def run_workload(
     workload: Callable[..., Any],
-    how: Launching,
+    values: Mapping[str, Any],
     *,
+    ranks: int,
+    backend: str,
+    options: Options,
+    hang_s: float,
+    hosts: int = 1,
+    restarts: int = 0,
     on_output: Callable[[str], None],
     on_live: Callable[[str, float | None], None],
 ) -> LaunchedRun:
@@ -88,7 +72,13 @@ def run_workload(
 
     Args:
         workload: takes the settings; may be a generator.
-        how: on how many ranks, and how.
+        values: of the settings.
+        ranks: how many processes.
+        backend: of the process group that is made for it; empty for none.
+        options: what to record.
+        hang_s: when no rank has made a step for so long, the job is ended.
+        hosts: how many torchruns share the ranks, as on so many machines; divides ``ranks``.
+        restarts: how often torchrun restarts all ranks when one has failed.
         on_output: takes each line that a rank prints.
         on_live: takes a line on all ranks and the seconds that are left, None where nobody knows,
             twice a second.
@@ -97,30 +87,30 @@ def run_workload(
         WorkloadError: it cannot travel, or a rank failed, died or hung: names the rank.
         MissingError: torch is built without what it needs.
     """
-    _check_torch(how.backend)
-    settings = pack(dict(how.values), "settings")
-    n_steps = how.options.warmup + 2 * how.options.steps
-    parcel = Parcel(pack(workload), sources(workload), settings, how.backend, sys.path, n_steps)
+    _check_torch(backend)
+    settings = pack(dict(values), "settings")
+    n_steps = options.warmup + 2 * options.steps
+    parcel = Parcel(pack(workload), sources(workload), settings, backend, sys.path, n_steps)
     with scratch_folder() as folder:
         (folder / "workload").write_bytes(pickle.dumps(parcel))
         typed = [
             *("-m", "perfkit", "run", "--quiet"),
-            *("--steps", str(how.options.steps), "--warmup", str(how.options.warmup)),
+            *("--steps", str(options.steps), "--warmup", str(options.warmup)),
             *("-m", "perfkit.script.ranks.child", str(folder)),
         ]
-        n_per_host, environment = how.ranks // how.hosts, _environment(how.ranks, how.restarts)
+        environment = _environment(ranks, restarts)
         jobs: list[TorchRun] = []
         hung = False
-        with _Output(folder / "output", on_output) as output:
+        with contextlib.closing(_Output(folder / "output", on_output)) as output:
             try:
-                for meets in _meetings(how):
+                for meets in _meetings(hosts, restarts):
                     job = TorchRun(
-                        n_per_host, typed, folder,
+                        ranks // hosts, typed, folder,
                         output=output.file, environment=environment, meets=meets,
                     )  # fmt: skip
                     jobs.append(job)
-                closes = inspect.isgeneratorfunction(workload)
-                hung = _attend(jobs, how, output.pass_on, on_live, n_steps if closes else None)
+                to_make = n_steps if inspect.isgeneratorfunction(workload) else None
+                hung = _attend(jobs, ranks, hang_s, output.pass_on, on_live, to_make)
             finally:
                 for job in jobs:  # all get the signal, then each the time to end
                     job.process.terminate()
@@ -130,10 +120,10 @@ def run_workload(
         said = "\n".join(output.tail)
         job = next((j for j in jobs if j.process.returncode), jobs[0])
         failures = tuple(
-            joint(attempt, range(how.ranks), how.ranks).sentence for attempt in job.attempts[:-1]
+            joint(attempt, range(ranks), ranks).sentence for attempt in job.attempts[:-1]
         )
         report = replace(
-            joint(job.attempt, range(how.ranks), how.ranks, hung=hung),
+            joint(job.attempt, range(ranks), ranks, hung=hung),
             program=getattr(workload, "__name__", type(workload).__name__),
         )
         failure = _failure(report, job, folder, said, hung=hung)
@@ -141,13 +131,13 @@ def run_workload(
             raise failure
         told = (f"restarted after attempt {n}: {said}" for n, said in enumerate(failures, 1))
         report = replace(report, warnings=(*told, *report.warnings))
-        values = [_value(folder / f"value{rank}") for rank in range(how.ranks)]
-        stopped = next((one for one in values if isinstance(one, Stopped)), None)
+        returned = [_value(folder / f"value{rank}") for rank in range(ranks)]
+        stopped = next((one for one in returned if isinstance(one, Stopped)), None)
         if stopped is not None:
-            report = replace(report, warnings=(*report.warnings, _stopped(stopped, how.options)))
+            report = replace(report, warnings=(*report.warnings, _stopped(stopped, options)))
         return LaunchedRun(
             **report.__dict__,
-            values=tuple(None if isinstance(one, Stopped) else one for one in values),
+            values=tuple(None if isinstance(one, Stopped) else one for one in returned),
             output=said,
             failures=failures,
         )
@@ -162,10 +152,7 @@ class _Output:
         self._on_line = on_line
         self.tail: deque[str] = deque(maxlen=_KEPT_LINES)
 
-    def __enter__(self) -> _Output:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self.file.close()
         self._read.close()
 
@@ -177,21 +164,21 @@ class _Output:
             self._on_line(self.tail[-1])
 
 
-def _meetings(how: Launching) -> list[list[str]]:
+def _meetings(hosts: int, restarts: int) -> list[list[str]]:
     """What each torchrun is told about the others."""
-    again = ["--max-restarts", str(how.restarts)]
-    if how.hosts == 1:
+    again = ["--max-restarts", str(restarts)]
+    if hosts == 1:
         return [["--standalone", *again]]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     said = [
-        *("--nnodes", str(how.hosts), "--rdzv-backend", "c10d"),
+        *("--nnodes", str(hosts), "--rdzv-backend", "c10d"),
         *("--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", f"perfkit-{os.getpid()}-{port}"),
         *("--local-addr", "127.0.0.1"),
         *again,
     ]
-    return [said] * how.hosts
+    return [said] * hosts
 
 
 def _check_torch(backend: str) -> None:
@@ -219,7 +206,8 @@ def _environment(ranks: int, restarts: int = 0) -> dict[str, str]:
 
 def _attend(
     jobs: list[TorchRun],
-    how: Launching,
+    ranks: int,
+    hang_s: float,
     pass_on: Callable[[], None],
     on_live: Callable[[str, float | None], None],
     n_steps: int | None,
@@ -242,11 +230,11 @@ def _attend(
         if now_s - told_s >= _TOLD_EVERY_S:
             told_s = now_s
             statuses = list(job.statuses().values())
-            on_live(*(_line(statuses, n_steps) if statuses else (f"{how.ranks} ranks start", None)))
+            on_live(*(_line(statuses, n_steps) if statuses else (f"{ranks} ranks start", None)))
             still_s = quiet_s([s for s in statuses if not s.ended], time.time())
-            if len(statuses) < how.ranks:
+            if len(statuses) < ranks:
                 still_s = now_s - began_s
-            if still_s >= how.hang_s:
+            if still_s >= hang_s:
                 return True
         time.sleep(_LOOK_EVERY_S)
     return False
