@@ -83,8 +83,9 @@ class FactsWatch:
         """Begin, in the thread whose steps are recorded."""
         self._mark = ContentionMark()
         self._compile_watch = CompileWatch()
-        hook = self._instrument.hook(self._loader_is_used)
-        self._undo = [torch_compat.watch_loader_iterators(hook), self._gc.stop]
+        guarded = self._instrument.hook
+        self._undo = [self._gc.stop]
+        self._undo.append(torch_compat.watch_loader_iterators(guarded(self._loader_is_used)))
         self._gc.start()
 
     def close(self) -> None:
