@@ -324,8 +324,7 @@ class Case:
         if not len(rows):
             return "", 0.0
         spent = np.bincount(self.trace.name_id[rows], weights=self.trace.dur_us[rows])
-        calls = union(self.trace.start_ns[rows], self.trace.end_ns[rows])
-        parts = overlap(calls, self.outside_of_torch)
+        parts = overlap(self.span(rows), self.outside_of_torch)
         share = self._covered_us(parts, self.typical.indices) / self._typical_us
         return self.trace.names[int(spent.argmax())], share
 
@@ -360,7 +359,7 @@ class Case:
     def _inside(self) -> Bool:
         return self.steps.containing(self.trace.start_ns) >= 0
 
-    def span(self, rows: Bool) -> Intervals:
+    def span(self, rows: Bool | Int64) -> Intervals:
         """The time covered by these rows."""
         return union(self.trace.start_ns[rows], self.trace.end_ns[rows])
 
@@ -483,8 +482,7 @@ class Case:
 
     def device_share(self, rows: Int64) -> float:
         """Share of the steps in which any of these device activities runs."""
-        parts = union(self.trace.start_ns[rows], self.trace.end_ns[rows])
-        return self.share_of(parts) * self._more_busy
+        return self.share_of(self.span(rows)) * self._more_busy
 
     def activities(self, *categories: Category, named: Callable[[str], object]) -> Int64:
         """Rows of a device that begin inside a step and have such a name."""

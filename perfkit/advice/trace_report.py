@@ -147,34 +147,28 @@ def trace_report(
         UsageError: there is no file, or ``diff`` is given with several.
         TraceError: a file cannot be read or is not a trace.
     """
-    report = _report(files, diff, progress, unpack_at_most)
-    if not answers:
-        return report
-    progress("answering more questions")
-    asked = OpenTrace(report.profile.trace)
-    return replace(report, answers={name: asked.ask(name) for name in questions()})
-
-
-def _report(
-    files: Sequence[str | os.PathLike[str]],
-    diff: str | os.PathLike[str] | None,
-    progress: Progress,
-    unpack_at_most: int | None,
-) -> TraceReport:
     paths = [os.fspath(f) for f in files]
     if not paths:
         raise UsageError("no trace to explain: give the path of a .json[.gz] trace")
     if diff is not None and len(paths) > 1:
         raise UsageError("--diff compares two traces: give one file with it")
-    if len(paths) == 1:
-        profile = _explained(paths[0], progress, unpack_at_most)
-        if diff is None:
-            return TraceReport(paths[0], profile)
+    if len(paths) > 1:
+        report = _of_ranks(paths, progress, unpack_at_most)
+    else:
+        report = TraceReport(paths[0], _explained(paths[0], progress, unpack_at_most))
+    if diff is not None:
         other = os.fspath(diff)
         progress(f"comparing with {other} ({_size(other)})")
         before = load(other, unpack_at_most=unpack_at_most)
-        changed = compare_traces(before, profile.trace)
-        return TraceReport(paths[0], profile, other=other, diff=changed)
+        report = replace(report, other=other, diff=compare_traces(before, report.profile.trace))
+    if answers:
+        progress("answering more questions")
+        asked = OpenTrace(report.profile.trace)
+        report = replace(report, answers={name: asked.ask(name) for name in questions()})
+    return report
+
+
+def _of_ranks(paths: list[str], progress: Progress, unpack_at_most: int | None) -> TraceReport:
     ranks = _all_ranks(paths, progress, unpack_at_most)
     progress(f"comparing {len(paths)} ranks")
     comparison = ranks_of([rank["summary"] for rank in ranks])

@@ -22,7 +22,6 @@ from perfkit.trace.ask.kernels import (
     uses_tensor_cores,
 )
 from perfkit.trace.read.columns import Category, Int64
-from perfkit.trace.read.intervals import union
 
 _LEAST_SHARE = 0.1
 # Below a quarter of the step, what fusing can bring is small beside the time of compiling.
@@ -156,7 +155,7 @@ def small_grids(case: Case) -> Iterator[Finding]:
     ran = case.activities(Category.KERNEL, named=bool)
     fills = np.minimum(np.nan_to_num(trace.blocks_per_sm[ran], nan=1.0), 1.0)
     used_us = float((trace.dur_us[ran] * fills).sum())
-    busy_us = union(trace.start_ns[rows], trace.end_ns[rows]).total_ns / 1e3
+    busy_us = case.span(rows).total_ns / 1e3
     share = case.device_share(rows) * max(1.0 - used_us / busy_us, 0.0)
     if share < _LEAST_SHARE:
         return

@@ -216,15 +216,12 @@ def own_attention(case: Case) -> Iterator[Finding]:
     if case.on_device:
         share = case.device_share(case.launched_by(case.within(forward) | backward))
     else:
-        rows = inside.rows[backward]
-        back = union(trace.start_ns[rows], trace.end_ns[rows])
-        share = case.share_of(forward) + case.share_of(back)
+        share = case.share_of(forward) + case.share_of(case.span(inside.rows[backward]))
     if share < _LEAST_WORK:
         return
     lines = case.lines_in(forward).by_line()
-    rows = inside.rows[case.is_named(_FALLBACK)]
-    inside_call = union(trace.start_ns[rows], trace.end_ns[rows]).covers(trace.start_ns[first])
-    falls_back = bool(inside_call.all())
+    unfused = case.span(inside.rows[case.is_named(_FALLBACK)])
+    falls_back = bool(unfused.covers(trace.start_ns[first]).all())
     if falls_back:
         what_to_do = (
             "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
