@@ -385,6 +385,6 @@ def test_a_rank_that_hangs_as_it_is_recorded_leaves_its_steps_and_phases(
     left = read_record(tmp_path, 1)
     assert left is not None
     # a mean step, without the hang
-    assert list(rank.phase_ms.values()) == pytest.approx(np.mean(left.phase_ms, axis=0), rel=1e-3)
+    assert list(rank.phase_ms.values()) == pytest.approx(np.mean(left.phase_ms, axis=0), abs=1e-3)
     assert rank.n_steps == 3
     assert rank.memory_bytes

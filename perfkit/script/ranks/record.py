@@ -6,13 +6,13 @@ collectives, ``rank3.trace.json.gz`` the recorded steps themselves.
 
 from __future__ import annotations
 
-import json
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -112,16 +112,13 @@ def keep(
         profile = result.profile
         path = folder / f"rank{rank}.trace.json.gz"
         write_atomically(path, lambda part: profile.save(part))
-    told = json.dumps(record.__dict__)
-    write_atomically(
-        folder / f"rank{rank}.json", lambda part: part.write_text(told, encoding="utf-8")
-    )
+    told = msgspec.json.encode(record, enc_hook=float)
+    write_atomically(folder / f"rank{rank}.json", lambda part: part.write_bytes(told))
 
 
 def _rows(phase_ms: Mapping[str, npt.NDArray[np.float64]]) -> list[list[float]]:
-    rows: list[list[float]] = (
-        np.stack([phase_ms[name] for name in PHASES], axis=1).round(4).tolist()
-    )
+    columns = np.stack([phase_ms[name] for name in PHASES], axis=1)
+    rows: list[list[float]] = columns.round(3).tolist()
     return rows
 
 
@@ -139,8 +136,8 @@ def _phase_s(result: WholeRun, seen: TorchWatch | None) -> dict[str, float]:
 def read_record(folder: Path, rank: int) -> RankRecord | None:
     """What that rank left; None where it left nothing that can be read."""
     try:
-        return RankRecord(**json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        return msgspec.json.decode((folder / f"rank{rank}.json").read_bytes(), type=RankRecord)
+    except (OSError, msgspec.MsgspecError):
         return None
 
 
