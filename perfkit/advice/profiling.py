@@ -18,7 +18,7 @@ from perfkit.base.arguments import check_flag, check_function, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import MeasurementError, UsageError
 from perfkit.base.home import folder
-from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.instrument import Instrument
 from perfkit.base.uninterrupted import surely
 from perfkit.measure.phases import PHASES, Phases
 from perfkit.trace.record.record import MAX_SECONDS, STEPS, WARMUP, Recorder
@@ -208,8 +208,8 @@ class Profiling(Shown):
         )
         if not profile.operators:
             return replace(profile, nothing=self._nothing(), warnings=recording.warnings)
-        failed = [failure.sentence() for failure in self._failures]
-        said = filter(None, (self._remark(), *failed))
+        failures = (self._phases.failure, self._instrument.failure, *self._state.failures)
+        said = filter(None, (self._remark(), *(f.sentence() for f in failures if f is not None)))
         return replace(profile, warnings=(*said, *profile.warnings))
 
     def to_dict(self) -> dict[str, Any]:
@@ -233,11 +233,6 @@ class Profiling(Shown):
             f"No torch operators ran in this thread{until}, the only one that is recorded: nothing "
             "to profile."
         )
-
-    @property
-    def _failures(self) -> tuple[Failure, ...]:
-        mine = self._phases.failure, self._instrument.failure
-        return (*(f for f in mine if f is not None), *self._state.failures)
 
     def _remark(self) -> str:
         """How the code ran, in words; empty if it ran once and ended well."""

@@ -73,9 +73,8 @@ def _of(name: str, source: object, device: str | None) -> Waterfall:
         source = source.result
     if isinstance(source, Profile):
         return source.waterfall_on(device)
-    options = {} if device is None else {"device": device}
     if isinstance(source, OpenTrace | Trace | str | bytes | os.PathLike):
-        opened: Waterfall = open_trace(source).ask("waterfall", **options)
+        opened: Waterfall = open_trace(source).ask("waterfall", device=device)
         return opened
     raise UsageError(
         f"{name} is {shown(source)}; give a profile, an opened trace, or a trace's file"

@@ -18,7 +18,7 @@ from perfkit.trace.read.events import host_collective_rows, is_communication
 _LEAST_SHARE = 0.1
 # NCCL has no all-to-all kernel: it sends to and receives from each rank.
 _ALL_TO_ALL = re.compile(r"SendRecv|all_?to_?all", re.IGNORECASE)
-_PARTS_OF_DATA_PARALLEL = ("Broadcast", "Gather", "Scatter")
+_OF_DATA_PARALLEL = re.compile(r"DataParallel\.forward|(Broadcast|Gather|Scatter)$")
 
 # One rank's recording cannot say for which rank it waits.
 _WHO_IS_LATE = "\n# does a rank come late?  perfkit trace rank*.json.gz"
@@ -46,13 +46,10 @@ _SEND_LESS = (
 @rule
 def data_parallel(case: Case) -> Iterator[Finding]:
     """``nn.DataParallel``: one process drives all devices and gathers on the first."""
-    marks = case.rows(
-        Category.ANNOTATION, Category.OP, named=lambda n: n.startswith("DataParallel.forward")
-    )
-    helpers = case.rows(Category.OP, named=lambda n: n in _PARTS_OF_DATA_PARALLEL)
+    marks = case.rows(Category.ANNOTATION, Category.OP, named=_OF_DATA_PARALLEL.match)
     trace, work = case.trace, case.trace.is_a(*DEVICE_CATEGORIES)
     devices = np.unique(trace.device[work])
-    if len(devices) < 2 or not (marks.any() or helpers.any()):
+    if len(devices) < 2 or not marks.any():
         return
     busy = [case.share_of(case.span(work & (trace.device == one))) for one in devices]
     idle = 1.0 - float(np.mean(busy))

@@ -114,7 +114,11 @@ def update(case: Case) -> Iterator[Finding]:
     told = f"Optimizer.step and zero_grad take {fmt_share(case.shares['optimizer'])} of each step"
     is_joint = any("_foreach_" in op or "_fused_" in op for op in ops)
     if share >= _LEAST_SHARE and per_step >= _LOOP_OPS and not is_joint:
-        names = [o.name for o in case.facts.optimizers] or [_name(case)]
+        names = [o.name for o in case.facts.optimizers] or [
+            name.removeprefix("Optimizer.step#").removesuffix(".step")
+            for name in case.trace.names
+            if name.startswith("Optimizer.step#")
+        ]
         name = next((n for n in names if n in _FOREACH), None)
         if name is None:
             return
@@ -147,13 +151,6 @@ def update(case: Case) -> Iterator[Finding]:
             speedup=4,
             changes="an update sees four batches, so the learning rate may have to change",
         )
-
-
-def _name(case: Case) -> str:
-    for name in case.trace.names:
-        if name.startswith("Optimizer.step#"):
-            return name.removeprefix("Optimizer.step#").removesuffix(".step")
-    return "AdamW"
 
 
 # So many times a step is more than a loss or a preconditioner needs.

@@ -40,51 +40,44 @@ _NEEDLESS = {
         "# and wait once, at the end",
         ("sync",),
     ),
+    "torch.nn.Module.state_dict": (
+        "weights-copied",
+        "the weights are taken by name, with small operators for each tensor",
+        "# a moving average: all weights in one call; once, before the loop:\n"
+        "averages, weights = list(ema.parameters()), list(model.parameters())\n"
+        "with torch.no_grad():  # after optimizer.step(); buffers likewise\n"
+        "    torch._foreach_lerp_(averages, weights, 1 - decay)",
+        ("forward", "other"),
+    ),
 }
 
 
-def _often(live: Live, *names: str) -> Iterator[tuple[str, str, float]]:
-    """Function, the user's line, and calls a step, of what most steps call."""
+def _often(live: Live, name: str) -> list[tuple[str, float]]:
+    """The user's lines that call a function in most steps, and calls a step, the most first."""
     steps = live.n_steps - 1  # the first one is not counted
     if steps < _LEAST_STEPS:
-        return
+        return []
     often_first = sorted(live.calls.items(), key=lambda call: -call[1][0])
-    for (name, file, line), (n, n_steps, _) in often_first:
-        if name in names and n_steps >= _MOST_STEPS * steps:
-            yield name, shown_line(file, line), n / steps
+    return [
+        (shown_line(file, line), n / steps)
+        for (called, file, line), (n, n_steps, _) in often_first
+        if called == name and n_steps >= _MOST_STEPS * steps
+    ]
 
 
 @state
 def needless(live: Live) -> Iterator[Finding]:
     """A call that costs time in every step, and is needed in none."""
-    for name, line, per_step in _often(live, *_NEEDLESS):
-        rule, why, what_to_do, acts_on = _NEEDLESS[name]
-        yield fact(
-            rule,
-            f"{name}() runs in every step",
-            (f"{_times(per_step)} a step: {why}",),
-            what_to_do,
-            line=line,
-            acts_on=acts_on,
-        )
-
-
-@state
-def copies_the_weights(live: Live) -> Iterator[Finding]:
-    """A moving average of the weights by state_dict, name by name."""
-    calls = list(_often(live, "torch.nn.Module.state_dict"))
-    if calls:
-        yield fact(
-            "weights-copied",
-            "The weights are taken by name from state_dict() in every step",
-            (f"{_times(sum(n for *_, n in calls))} a step, with small operators for each tensor",),
-            "# a moving average: all weights in one call; once, before the loop:\n"
-            "averages, weights = list(ema.parameters()), list(model.parameters())\n"
-            "with torch.no_grad():  # after optimizer.step(); buffers likewise\n"
-            "    torch._foreach_lerp_(averages, weights, 1 - decay)",
-            line=calls[0][1],
-            acts_on=("forward", "other"),
-        )
+    for name, (rule, why, what_to_do, acts_on) in _NEEDLESS.items():
+        if calls := _often(live, name):
+            yield fact(
+                rule,
+                f"{name}() runs in every step",
+                (f"{_times(sum(n for _, n in calls))} a step: {why}",),
+                what_to_do,
+                line=calls[0][0],
+                acts_on=acts_on,
+            )
 
 
 def profiles_all_along(live: Live) -> bool:

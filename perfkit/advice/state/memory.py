@@ -160,8 +160,18 @@ def memory_grows(live: Live) -> Iterator[Finding]:
         return
     suspect, whose = own_rise(live.memory, intervals=2)
     if suspect is None:
-        kept = free_rise(live.memory)
-        yield from () if kept is None else (_freed(kept),)
+        if (freed := free_rise(live.memory)) is not None:
+            yield fact(
+                "memory-grows",
+                "Memory that is freed and stays with malloc grows by "
+                f"{fmt_bytes(freed.per_step)} with each step",
+                (
+                    f"{_rose(freed, 'step')}: small pieces in use hold the freed ones around them; "
+                    "what the program uses does not grow",
+                ),
+                "# before the start: another allocator, or every large block given back at once\n"
+                "# LD_PRELOAD=libjemalloc.so.2\n# MALLOC_MMAP_THRESHOLD_=1000000",
+            )
         return
     seen = _look_at_objects(live, "steps", suspect)
     grown, whose = own_rise(live.memory)
@@ -333,20 +343,6 @@ def draws_from_a_deque(live: Live) -> Iterator[Finding]:
             line=line,
             acts_on=("other",),
         )
-
-
-def _freed(grown: Rise) -> Finding:
-    return fact(
-        "memory-grows",
-        "Memory that is freed and stays with malloc grows by "
-        f"{fmt_bytes(grown.per_step)} with each step",
-        (
-            f"{_rose(grown, 'step')}: small pieces in use hold the freed ones around them; what "
-            "the program uses does not grow",
-        ),
-        "# before the start: another allocator, or every large block given back at once\n"
-        "# LD_PRELOAD=libjemalloc.so.2\n# MALLOC_MMAP_THRESHOLD_=1000000",
-    )
 
 
 @state_of_now
