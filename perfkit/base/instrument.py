@@ -23,7 +23,7 @@ from types import MethodType
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakMethod
 
-from perfkit.base.heard import hear, raised_by_handler
+from perfkit.base.uninterrupted import hear, raised_by_handler
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

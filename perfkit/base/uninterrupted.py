@@ -1,23 +1,40 @@
-"""Ctrl-C waits while perfkit puts something in place, or takes it away again.
+"""Signals that come while perfkit is at work: they wait, or reach the user's code.
 
 Python raises ``KeyboardInterrupt`` between any two instructions of the main thread. Where that is
 in the middle of starting a profiler or of removing a hook, no ``finally`` puts right what is half
 done, and what is left changes every later step of the notebook.
+
+So Ctrl-C waits while perfkit puts something in place, or takes it away again. What a handler raises
+elsewhere in perfkit's work (Ctrl-C's ``KeyboardInterrupt``, the ``TimeoutError`` of a user's
+``signal.alarm``) is no failure of perfkit's: :func:`raised_by_handler` tells. And where Python
+calls perfkit from a place that cannot raise (a garbage collection, the end of a generator), it
+prints such an exception and goes on: :func:`hear` has the signal sent once more, right after.
 """
 
 from __future__ import annotations
 
 # signal's functions around these take ten times as long, and this runs in recorded steps
 import _signal  # type: ignore[import-not-found]
+import _thread
+import contextlib
+import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Callable
-from types import FrameType
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 _NUMBERS = (int(signal.SIGINT), int(signal.SIGTERM))
 # Who presses Ctrl-C so often means it: something in here hangs.
 _AT_LAST = 3
+_PERFKIT = str(Path(__file__).absolute().parents[1]) + os.sep
+# A signal that is sent again may fall into the same callback, and is sent again then.
+_SOON_S = 0.001
+
+_hook: Callable[[Any], None] | None = None
 
 
 class Uninterrupted:
@@ -67,13 +84,6 @@ def surely(undo: Callable[[], object]) -> None:
         raise
 
 
-def behind(handler: Any) -> Any:
-    """The handler that is called once no piece of perfkit's own holds the signal back."""
-    while isinstance(handler, _Held):
-        handler = handler.handler
-    return handler
-
-
 class _Held:
     """Stands in for a handler, and counts."""
 
@@ -106,3 +116,83 @@ def _raise(numbers: list[int]) -> None:
             signal.raise_signal(numbers[0])
         finally:  # a handler may raise
             _raise(numbers[1:])
+
+
+def _behind(handler: Any) -> Any:
+    """The handler that is called once no piece of perfkit's own holds the signal back."""
+    while isinstance(handler, _Held):
+        handler = handler.handler
+    return handler
+
+
+def hear() -> None:
+    """From now on, no signal is lost in a callback of perfkit's; for all other errors no change."""
+    global _hook
+    if sys.unraisablehook is not _hook:
+        before = sys.unraisablehook
+
+        def hook(unraisable: Any, /) -> None:
+            error = unraisable.exc_value
+            number = None
+            with contextlib.suppress(Exception):  # a program may have replaced what this calls
+                if error is not None and _is_ours(unraisable.exc_traceback):
+                    number = raised_by_handler(error)
+            if number is None:
+                before(unraisable)
+            else:
+                send_again(number)
+
+        sys.unraisablehook = _hook = hook
+
+
+def raised_by_handler(error: BaseException) -> int | None:
+    """The number of the signal whose handler in Python raised this; None if none did."""
+    if threading.get_ident() != threading.main_thread().ident:
+        return None  # no handler runs here
+    codes = {entry.tb_frame.f_code for entry in _entries(error.__traceback__)}
+    for number in signal.valid_signals():
+        handler: Any = _behind(signal.getsignal(number))
+        if handler is signal.default_int_handler:
+            if type(error) is KeyboardInterrupt:
+                return int(number)
+        elif callable(handler) and _code(handler) in codes:
+            return int(number)
+    return None
+
+
+def send_again(number: int) -> None:
+    """Send this signal to the main thread once more, when what runs there now is over."""
+    _thread.start_new_thread(_send_soon, (number,))
+
+
+def _code(handler: Any) -> CodeType | None:
+    for _ in range(4):  # a partial of a method, say
+        inner = getattr(handler, "func", None) or getattr(handler, "__func__", None)
+        if inner is None:
+            break
+        handler = inner
+    code = getattr(handler, "__code__", None)
+    if code is None:  # an object with this method
+        code = getattr(getattr(type(handler), "__call__", None), "__code__", None)  # noqa: B004
+    return code if isinstance(code, CodeType) else None
+
+
+def _entries(trace: TracebackType | None) -> list[TracebackType]:
+    found = []
+    while trace is not None:
+        found.append(trace)
+        trace = trace.tb_next
+    return found
+
+
+def _is_ours(trace: TracebackType | None) -> bool:
+    return any(e.tb_frame.f_code.co_filename.startswith(_PERFKIT) for e in _entries(trace))
+
+
+def _send_soon(number: int) -> None:
+    time.sleep(_SOON_S)
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        signal.pthread_kill(main, number)  # a call that waits in C ends, too
+    else:
+        _thread.interrupt_main(signal.Signals(number))

@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import perfkit
 from perfkit.base.collector import CollectorTime
-from perfkit.base.heard import hear, raised_by_handler
 from perfkit.base.instrument import Instrument
+from perfkit.base.uninterrupted import hear, raised_by_handler
 from perfkit.memory.account import Accountant
 from perfkit.synclint.connections import Connections
 from perfkit.trace.record.deadline import call_in_main_thread
@@ -189,7 +189,7 @@ def test_an_alarm_in_a_garbage_collection_comes_right_after_it() -> None:
 def test_errors_that_are_no_signals_are_shown_as_before() -> None:
     seen = []
     sys.unraisablehook = lambda unraisable: seen.append(unraisable.exc_value)
-    import perfkit.base.heard as heard
+    import perfkit.base.uninterrupted as heard
 
     heard._hook = None
     hear()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfkit.base import heard
+from perfkit.base import uninterrupted as heard
 from perfkit.base.instrument import Instrument
 
 

@@ -8,9 +8,9 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from perfkit.base.heard import raised_by_handler, send_again
 from perfkit.base.instrument import Instrument
 from perfkit.base.process_memory import heap_bytes, peak_resident_bytes, resident_bytes
+from perfkit.base.uninterrupted import raised_by_handler, send_again
 
 #: Tiny ops make a million events a second; then time is no bound. Each takes about 8 µs to end and
 #: to read, and 1.5 KB then.

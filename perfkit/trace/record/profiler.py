@@ -5,6 +5,9 @@ Two at once end the process, as does reading the events of one that somebody els
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
 import os
 import re
 import tempfile
@@ -12,13 +15,11 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from perfkit.base import torch_compat
 from perfkit.base.device import here, in_use, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError
-from perfkit.base.forked_exit import let_forks_exit
 from perfkit.base.scratch import scratch_folder
 
 # CUPTI, which records what the device does, stays attached to the process when a profiler stops,
@@ -209,6 +210,29 @@ def start_alone(profile: Any) -> None:
         ) from error
 
 
+@functools.cache
+def let_forks_exit() -> None:
+    """From now on, a forked process ends without C++'s destructors, once Python has ended in it.
+
+    Kineto, which torch's profiler is built on, keeps a thread from its first use on. A forked
+    process does not have it, but its ``exit`` runs a destructor that waits for it: the process
+    finished its work and then hung for ever (torch 2.13, also without perfkit).
+
+    Its files are written out and its exit code stays. Processes that end by ``os._exit``, as those
+    of multiprocessing do, never ran them.
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # no glibc: no such wait either
+        libc: Any = ctypes.CDLL(None)
+        last = [ctypes.cast(f, ctypes.c_void_p) for f in (libc._exit, libc.fcloseall)]
+        libc.on_exit.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+
+        def in_child() -> None:
+            for function in last:  # they are called in the reverse order, before all earlier ones
+                libc.on_exit(function, None)
+
+        os.register_at_fork(after_in_child=in_child)
+
+
 def lets_go(cuda: str | None) -> bool:
     """Whether CUPTI may be detached after profiling, with this ``torch.version.cuda``."""
     numbers = re.match(r"(\d+)\.(\d+)", cuda or "")
@@ -236,7 +260,7 @@ def raw_trace(profile: Any) -> bytes:
         return path.read_bytes()
 
 
-@contextmanager
+@contextlib.contextmanager
 def quiet_profiler() -> Iterator[None]:
     """Drop what the profiler itself writes to standard error meanwhile; one thread at a time.
 
@@ -249,7 +273,7 @@ def quiet_profiler() -> Iterator[None]:
             yield
 
 
-@contextmanager
+@contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
     try:
         saved = os.dup(2)
@@ -272,7 +296,7 @@ def _quiet_stderr() -> Iterator[None]:
         os.close(saved)
 
 
-@contextmanager
+@contextlib.contextmanager
 def telling(seconds: float) -> Iterator[Callable[..., None]]:
     """Around what takes about so long: what is yielded shows a line, if that is long enough."""
     if seconds < _SHORT_S:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import perfkit
-from perfkit.base.forked_exit import let_forks_exit
+from perfkit.trace.record.profiler import let_forks_exit
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "on_exit"), reason="needs glibc")
