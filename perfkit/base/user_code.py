@@ -127,6 +127,11 @@ def cell_names() -> Mapping[str, Any]:
 _cell_ids: dict[int, str] = {}
 
 
+def forget_cells() -> None:
+    """Another shell counts from 1."""
+    _cell_ids.clear()
+
+
 def cell_runs(info: Any) -> None:
     """For IPython's event ``pre_run_cell``; its number there depends on IPython's version."""
     _cell_ids[0] = info.cell_id or ""

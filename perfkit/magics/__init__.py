@@ -11,7 +11,7 @@ import contextlib
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from perfkit.base.user_code import cell_ran, cell_runs
+from perfkit.base.user_code import cell_ran, cell_runs, forget_cells
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -43,6 +43,7 @@ def register(ip: InteractiveShell) -> None:
         ip.register_magics(getattr(importlib.import_module(module), cls))
     for kind, name, function in theirs:
         registry[kind][name] = function
+    forget_cells()
     for event, noted in _NOTED.items():
         ip.events.register(event, noted)
 

@@ -775,6 +775,7 @@ def _history(history: AllocatorHistory) -> Document:
             f"{_counted(history.n_cuda_frees, 'cudaFree')}, "
             f"{retries}, {fmt_count(history.n_ooms)} out of memory."
         ),
+        figure=_counted(history.n_cuda_mallocs, "cudaMalloc"),
         warnings=history.warnings,
         bars=(),
         tables=(

@@ -36,13 +36,12 @@ _IN_MS = {"µs": 1e-3, "us": 1e-3, "ms": 1.0, "s": 1e3}
 def _summary(summary: Summary) -> Document:
     return Document(
         name="summary",
-        headline=f"{_amount(summary.median, summary.unit)}, the median of {summary.n}.",
-        figure=_interval(summary),
         sentence=(
-            f"{_amount(summary.median, summary.unit)} {_between(summary)}, n={summary.n}, "
+            f"{_amount(summary.median, summary.unit)}, the median of {summary.n}; "
             f"all from {_amount(summary.minimum, summary.unit)} "
-            f"to {_amount(summary.maximum, summary.unit)}"
+            f"to {_amount(summary.maximum, summary.unit)}."
         ),
+        figure=f"{_interval(summary)}, {_percent_interval(summary.confidence)}",
         warnings=summary.warnings,
     )
 
@@ -207,11 +206,6 @@ def _amount(value: float, unit: str) -> str:
 
 def _interval(s: Summary) -> str:
     return f"{_amount(s.low, s.unit)} … {_amount(s.high, s.unit)}"
-
-
-def _between(s: Summary) -> str:
-    low, high = _amount(s.low, s.unit), _amount(s.high, s.unit)
-    return f"[{low}, {high}] ({_percent_interval(s.confidence)})"
 
 
 def _percent_interval(confidence: float) -> str:

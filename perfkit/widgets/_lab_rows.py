@@ -304,9 +304,11 @@ def report(title: str, board: Board) -> Document:
     last = board.runs[-1]
     compared = verdict(board, last)
     ended = f"{title}: {plural(len(board.runs), 'run')}"
+    short = compared.partition(" [")[0].partition(", with")[0]
     return Document(
         name="Lab",
         sentence=f"{ended}; run {last.run_id}: {compared}." if compared else f"{ended}.",
+        headline=f"Run {last.run_id}: {short}." if compared else "",
         # settings stand below the figures: beside them they would be cut off
         tables=(
             Table(_FIGURES, tuple(_figures(board, run) for run in board.runs), open=True),
