@@ -118,8 +118,11 @@ class LineSampler:
         """Begin."""
         # Here and not in the thread: if this one forked meanwhile, the new process would for ever
         # wait for the locks that starting a program takes.
-        with self._instrument.guard("starting"):
-            self._child = self._new_child()
+        with self._instrument.guard("starting"), contextlib.suppress(OSError):
+            if frame_layout() is not None:
+                self._child = LineChild(
+                    "-I", "-S", _READER, str(os.getpid()), own_session=True, hands_on=True
+                )
         self._thread.start()
 
     def stop(self) -> Samples:
@@ -192,14 +195,6 @@ class LineSampler:
         if stack:
             stack = self._stacks.setdefault(stack, stack)
             self._inside.append(Look(time.perf_counter(), stack))
-
-    def _new_child(self) -> LineChild | None:
-        if frame_layout() is None:
-            return None
-        try:
-            return LineChild("-I", "-S", _READER, str(os.getpid()), own_session=True, hands_on=True)
-        except OSError:
-            return None
 
     def _told(self, answer: Any) -> Samples:
         frames = [Frame(*frame) for frame in answer["frames"]]

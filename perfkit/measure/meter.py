@@ -54,6 +54,10 @@ class Steps:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def are_between(self, first: int, end: int) -> npt.NDArray[np.bool_]:
+        """Which have a number from ``first`` on and below ``end``."""
+        return (self.numbers >= first) & (self.numbers < end)
+
     def at(self, rows: npt.NDArray[Any]) -> Steps:
         """These steps alone."""
         phase_ms = {name: column[rows] for name, column in self.phase_ms.items()}

@@ -288,9 +288,9 @@ def _shares_of_all(seen: TorchWatch, recorded: Coverage) -> dict[str, float] | N
     run = seen.run
     if not run.phases.are_sure:
         return None
-    n = seen.meter.steps.numbers
-    is_recorded = (n >= recorded.first_step - 1) & (n < recorded.last_step)
-    steps = seen.meter.steps.at((n >= run.n_left_out) & ~is_recorded)
+    steps = seen.meter.steps
+    is_recorded = steps.are_between(recorded.first_step - 1, recorded.last_step)
+    steps = steps.at((steps.numbers >= run.n_left_out) & ~is_recorded)
     if len(steps) < _LEAST_STEPS:
         return None
     spent = {
@@ -305,8 +305,8 @@ def _evaluated_ms(seen: TorchWatch, covered: Coverage) -> list[float]:
     """What of each recorded step was evaluation; empty where that is not sure."""
     if not seen.run.phases.are_sure:
         return []
-    n = seen.meter.steps.numbers
-    steps = seen.meter.steps.at((n >= covered.first_step - 1) & (n < covered.last_step))
+    steps = seen.meter.steps
+    steps = steps.at(steps.are_between(covered.first_step - 1, covered.last_step))
     return [float(ms) for ms in steps.phase_ms["evaluation"]]
 
 
