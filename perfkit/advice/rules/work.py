@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -156,16 +157,16 @@ def update(case: Case) -> Iterator[Finding]:
 # So many times a step is more than a loss or a preconditioner needs.
 _OFTEN = 8
 # Work of the third power of a matrix's size, by the operator that is called.
-_CUBIC = (
-    "cholesky", "eig", "eigh", "householder", "inv", "lstsq", "lu", "matrix_exp", "matrix_power",
-    "pinv", "qr", "solve", "svd",
-)  # fmt: skip
+_CUBIC = re.compile(
+    r"(aten::)?_?(linalg_)?(cholesky|eigh?|householder|inv|lstsq|lu|matrix_exp|matrix_power|pinv|qr|"
+    r"solve|svd)(_ex)?_*$"
+)
 
 
 @rule
 def matrix_functions(case: Case) -> Iterator[Finding]:
     """The same matrix function or decomposition, again and again in one step."""
-    often = [o for o in case.operators if _is_cubic(o.name) and o.count >= _OFTEN * case.n_steps]
+    often = [o for o in case.operators if _CUBIC.match(o.name) and o.count >= _OFTEN * case.n_steps]
     for one in sorted(often, key=lambda o: -o.total_us):
         share = case.lost_in(case.span(case.rows(Category.OP, named=one.name.__eq__)))
         if share < _LEAST_SHARE:
@@ -183,11 +184,6 @@ def matrix_functions(case: Case) -> Iterator[Finding]:
             share=share,
         )
         return
-
-
-def _is_cubic(name: str) -> bool:
-    name = name.removeprefix("aten::").removeprefix("_").removeprefix("linalg_").rstrip("_")
-    return name.removesuffix("_ex") in _CUBIC
 
 
 _PRODUCTS, _SOFTMAX = ("aten::bmm", "aten::baddbmm"), ("aten::_softmax",)
