@@ -259,11 +259,8 @@ def _(a: Kernels) -> Document:
         else [f"tensor cores do {fmt_share(a.tensor_core_share)} of the matrix work"]
     )
     if a.untold_share >= _LEAST_UNTOLD:
-        told.append(
-            f"for {fmt_share(a.untold_share)} of the matrix work the kernel's name does not tell "
-            "its precision"
-        )
-    tensor = ", and ".join(told) or "no matrix product, convolution or attention among them"
+        told.append(f"precision unknown for {fmt_share(a.untold_share)} of the matrix work")
+    tensor = "; ".join(told) or "no matrix product, convolution or attention among them"
     rows = [
         (
             _short(k.name),
@@ -277,6 +274,7 @@ def _(a: Kernels) -> Document:
         for k in a.kernels[:_TOP]
     ]
     header = ("kernel", "family", "tensor", "count", "time", "share", "occupancy")
+    note = f"{per_step(n)}; ?: its name does not tell" if a.untold_share else per_step(n)
     small = (
         f"{fmt_share(a.small_count_share)} of them are shorter than {SMALL_KERNEL_US:g} µs "
         f"({fmt_share(a.small_time_share)} of the time)"
@@ -292,7 +290,7 @@ def _(a: Kernels) -> Document:
                 {},
             ),
         ),
-        tables=(_table("Top kernels", per_step(n), header, rows, "c"),),
+        tables=(_table("Top kernels", note, header, rows, "c"),),
     )
 
 
