@@ -556,7 +556,7 @@ class SyncWatch:
 
         None where nothing is to be noted of it.
         """
-        if self._passes_over(name, args, kwargs):
+        if self._fetching and self._passes_over(name, args, kwargs):
             return None
         self._api = name
         # what these call in turn says nothing
@@ -812,16 +812,20 @@ class _ApiMode(TorchFunctionMode):
         label: AbstractContextManager[Any] | None = None
         before = watch._api, watch._moving, watch._reading
         try:
-            with watch.instrument.guard("looking at a call"):
+            try:  # as a guard does, which takes longer
                 label = watch.begin_call(name, args, kwargs, frame)
+            except Exception as error:
+                watch.instrument.fail(error, "looking at a call")
             # no function between: each frame counts against the limit of recursion
             with label or _NO_LABEL:
                 result = func(*args, **kwargs)
         finally:
             watch._api, watch._moving, watch._reading = before
         if label is not None:
-            with watch.instrument.guard("looking at a call"):
+            try:
                 result = watch.note_call(_Call(name, args, kwargs, frame, result), first_node)
+            except Exception as error:
+                watch.instrument.fail(error, "looking at a call")
         return result
 
 
@@ -851,12 +855,13 @@ class _OpMode(torch_compat.dispatch_mode_class()):  # type: ignore[misc]
         finally:
             watch._moving -= 1
         if not (watch._paused or watch._moving):
-            # in a backward pass the function mode is on, and would see our own look at the tensors
-            with (
-                watch.instrument.guard("looking at an operator"),
-                torch_compat.without_torch_function(),
-            ):
-                watch.note_operator(func, args, kwargs, result)
+            try:
+                # in a backward pass the function mode is on, and would see our own look
+                alone = torch_compat.without_torch_function() if watch._backward else _NO_LABEL
+                with alone:
+                    watch.note_operator(func, args, kwargs, result)
+            except Exception as error:
+                watch.instrument.fail(error, "looking at an operator")
         return result
 
 
