@@ -147,8 +147,7 @@ FORWARD = LineKind(
 BACKWARD = LineKind(
     "the backward pass, between its operators",
     "# fewer and larger operators in the forward pass leave fewer here: a whole sequence or batch\n"
-    "# in one call, or the compiler:\n"
-    "model = torch.compile(model)",
+    "# in one call",
     pattern=r"\.backward\(|\bautograd\.grad\(",
 )
 METRICS = LineKind(

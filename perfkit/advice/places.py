@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import linecache
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfkit.base.printable import printable
 from perfkit.base.statement import statement
@@ -68,6 +69,50 @@ def _is_within(function: str, file: str, line: int) -> bool:
         for node in ast.walk(tree)
         if isinstance(node, kinds)
     )
+
+
+class Loop(NamedTuple):
+    """A loop or comprehension: its first and last line."""
+
+    file: str
+    first: int
+    last: int
+
+
+def loops_around(file: str, line: int) -> Iterator[Loop]:
+    """The loops that this line is in, other than those over modules or functions that it calls."""
+    lines = tuple(linecache.getlines(file))
+    return (Loop(file, *one) for one in _loops(lines) if one[0] <= line <= one[1])
+
+
+@functools.lru_cache(maxsize=16)
+def _loops(lines: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+    try:
+        tree = ast.parse("".join(lines))
+    except SyntaxError:
+        return ()
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.For, ast.AsyncFor)):
+            targets = [node.target]
+        elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            targets = [one.target for one in node.generators]
+        elif isinstance(node, ast.While):
+            targets = []
+        else:
+            continue
+        own = {name.id for one in targets for name in ast.walk(one) if isinstance(name, ast.Name)}
+        called = (call.func for call in ast.walk(node) if isinstance(call, ast.Call))
+        named = (  # layer(x) and layers[i](x), not row.mean()
+            name.id
+            for one in called
+            if isinstance(one, (ast.Name, ast.Subscript))
+            for name in ast.walk(one)
+            if isinstance(name, ast.Name)
+        )
+        if own.isdisjoint(named):
+            found.append((node.lineno, node.end_lineno or node.lineno))
+    return tuple(found)
 
 
 def _lines_with(pattern: re.Pattern[str]) -> Iterator[tuple[str, int]]:

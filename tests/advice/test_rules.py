@@ -535,6 +535,19 @@ def test_the_gain_of_tiny_operations_bounds_what_a_rewrite_of_the_loop_brings() 
     assert finding.title == "Many tiny operations: calling them takes much of the step"
 
 
+def test_time_between_tiny_operations_of_the_backward_pass_is_theirs() -> None:
+    """As on a busy machine: the gaps are long, and the samples in them at ``loss.backward()``."""
+    sim = Simulated()
+    for i in range(4):
+        sim.step(i, i * 10_000, 10_000)
+        for k in range(1_000):
+            sim.host("aten::sub", i * 10_000 + 5 * k + 2_000 * (k // 500), 4.9)
+    told = _sampled(sim, {"loss.backward()": 12}, {"total = total + one(row)": 20}).findings
+    (found,) = (f for f in told if f.rule in ("tiny-ops", "small-calls", "host-python"))
+    assert found.line == "data.py:9: total = total + one(row)"
+    assert "20 of 20 samples" in found.evidence[1]
+
+
 def test_few_tiny_or_many_large_operations_are_fine() -> None:
     assert _rules(_many_ops(100, 5, 0.2)) == set()
     assert _rules(_many_ops(800, 50, 2)) == set()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,10 +20,11 @@ from perfkit.advice.line_kinds import (
     beside_the_model,
     kind_of,
 )
+from perfkit.advice.places import Loop, loops_around, shown_line
 from perfkit.advice.rules.rule import rule
+from perfkit.base.statement import statement
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.operators import Operator
-from perfkit.trace.record.lines import Line
 
 # In a healthy step of a few ms, Python between ops takes up to a tenth.
 _LEAST_SHARE = 0.15
@@ -43,11 +46,24 @@ _CALL_NS = 50_000
 # From this share of the samples on, a line is what that time goes to.
 _MOST = 0.5
 
-_WHOLE_TENSOR = (
-    "# one operation on the whole tensor instead of a loop over its parts:\n"
-    "loss = (prediction - target).abs().mean()  # not: sum(abs(p - t) for p, t in ...)\n"
-    "# or let the compiler fuse them: torch.compile(the_function)"
+_LOOP = (
+    "# one call for all rounds of this loop: a batch dimension, and a mask where each round picks\n"
+    "# other elements; where a round needs the one before it, nn.LSTM, nn.GRU or torch.compile\n"
+    "loss = (per_pair * mask).sum(1).mean()  # not, of each i: per_pair[i][mask[i]].sum()"
 )
+_FUSED = (
+    "# one operation on the whole tensor in place of several on its parts, or the compiler:\n"
+    "{0} = torch.compile({0})"
+)
+_MORE_A_CALL = (
+    "# more work for each call: a larger batch, or one operation on the whole tensor in place of\n"
+    "# several on its parts; torch.compile, where they are the model's.\n"
+    "# The profiler adds some µs to each call: compare with an unprofiled step"
+)
+# Where operators run that no line of the forward pass calls by itself.
+_PASSES = re.compile(r"\.(backward|step)\(|\bautograd\.grad\(")
+# A loop with so many samples of those around it issues what they issue.
+_INNER = 0.7
 _SUM_OF_PYTHON = re.compile(r"(?<![.\w])sum\(")
 _SUM = (
     "# one operation: Python's sum() takes the elements of a tensor one at a time\n"
@@ -71,8 +87,19 @@ _FIND_THE_LINE = (
 
 
 @rule
-def python(case: Case) -> Iterator[Finding]:
-    """Python and other work outside of torch's operators."""
+def host(case: Case) -> Iterator[Finding]:
+    """Operators that are too small and too many, and other work outside of them.
+
+    The time between such operators is theirs, too, and so is that of the backward pass: one answer.
+    """
+    place = _issued_at(case)
+    tiny = _tiny_ops(case, place)
+    if tiny is not None:
+        yield tiny
+    yield from _python(case, place, is_told=tiny is not None)
+
+
+def _python(case: Case, place: _Place | None, *, is_told: bool) -> Iterator[Finding]:
     lost, share = case.lost_to("other"), case.shares["other"]
     if (case.idle["host"] if case.on_device else lost) < _LEAST_SHARE:
         return
@@ -93,7 +120,12 @@ def python(case: Case) -> Iterator[Finding]:
     lengths = parts.end - parts.start
     short = np.sort(lengths[lengths < _SHORT_GAP_NS])
     n_calls = len(short) / case.n_steps
-    if short.sum() > lengths.sum() / 2 and not does_more and n_calls >= _FEWEST_CALLS:
+    is_many = sum(o.count for o in case.operators) >= _MANY_OPS * case.n_steps
+    is_theirs = place is not None and top is not None and (top.file, top.line) in place.below
+    is_calls = short.sum() > lengths.sum() / 2 and not does_more and n_calls >= _FEWEST_CALLS
+    if is_told and (is_calls or kind is BACKWARD or (is_theirs and kind in (OTHER, FORWARD))):
+        return
+    if is_calls:
         half_ns = int(short[np.searchsorted(np.cumsum(short), short.sum() / 2)])
         evidence.append(
             f"most of it is in {fmt_count(round(n_calls))} gaps a step, half of that time in gaps "
@@ -105,12 +137,10 @@ def python(case: Case) -> Iterator[Finding]:
             if half_ns <= _CALL_NS
             else f"{what} between operators takes much of the step",
             evidence,
-            "# more work for each call: a larger batch, or one operation on the whole tensor\n"
-            "# in place of several on its parts; or let the compiler fuse them:\n"
-            "model = torch.compile(model)\n"
-            "# the profiler adds some µs to each call: compare with an unprofiled step",
+            _MORE_A_CALL if place is None else place.what_to_do,
             cures=("host",),
             share=lost,
+            line=None if place is None else place.line,
         )
         return
     if top is not None:
@@ -119,26 +149,26 @@ def python(case: Case) -> Iterator[Finding]:
             f"{top.place}: {kind.words}"
         )
     waits = kind is WAITING
+    issued = place if kind is BACKWARD and is_many else None
     yield found(
         kind.rule,
         kind.title or _TITLES.get(kind, f"{what} outside of torch takes much of the step"),
         evidence,
         _FIND_THE_LINE[case.is_file + (case.is_file and not case.knows_of_python)]
         if top is None
-        else kind.what_to_do,
+        else (issued or kind).what_to_do,
         cures=("host",),
         share=lost,
         formula="no bound: the work that it waits for is not recorded" * waits,
         has_bound=not waits,
-        line=None if top is None else top.shown,
+        line=issued.line if issued else None if top is None else top.shown,
     )
 
 
-@rule
-def tiny_ops(case: Case) -> Iterator[Finding]:
+def _tiny_ops(case: Case, place: _Place | None) -> Finding | None:
     """On a CPU: so many tiny operations that calling them is most of the work."""
     if case.on_device:
-        return
+        return None
     aside = case.ops_inside(case.labels("Optimizer."))
     aside += case.ops_inside(case.labels("enumerate(DataLoader)"))
     # calls outside the optimizer and data loading
@@ -151,46 +181,111 @@ def tiny_ops(case: Case) -> Iterator[Finding]:
     per_step = sum(calls[o] for o in tiny) / case.n_steps
     share = share_of(tiny)
     if per_step < _MANY_OPS or share < _LEAST_SHARE:
-        return
+        return None
     often = [o for o in case.operators if o in tiny or calls[o] >= _OFTEN * case.n_steps]
     # Replacing the loop with one operation also removes its larger ops and the Python between them:
     # without these, "at most" would not be true.
     all_of_it = min(share_of(often) + case.typical.breakdown.shares()["other"], 1.0)
-    line = _line_that_calls(case)
     named = sorted(tiny, key=lambda o: -o.count)[:3]
-    kind = None if line is None else beside_the_model(line, trains=case.trains)
-    yield found(
+    return found(
         "tiny-ops",
         "Many tiny operations: calling them takes much of the step",
         [
             f"{plural(per_step, 'operation')} of less than {_TINY_US:g} µs in each step take "
             f"{fmt_share(share)} of it, most often "
-            + ", ".join(f"{o.name} ({fmt_count(o.count / case.n_steps)})" for o in named)
+            + ", ".join(f"{o.name} ({fmt_count(o.count / case.n_steps)})" for o in named),
+            *([place.evidence] if place else []),
         ],
-        ""
-        if line is None
-        else kind.what_to_do
-        if kind
-        else _SUM
-        if _SUM_OF_PYTHON.search(line.source)
-        else _WHOLE_TENSOR,
+        place.what_to_do if place else "",
         cures=("compute",),
         share=all_of_it,
         of="with what else is called so often, and the Python between, ",
-        line=None if line is None else line.shown,
+        line=place.line if place else None,
     )
 
 
-def _line_that_calls(case: Case) -> Line | None:
-    """The line most often seen outside of backward, optimizer and loader; None if none stands out.
+@dataclass(frozen=True)
+class _Place:
+    """Where in the forward pass most operators are issued, and what helps there.
+
+    Attributes:
+        below: the lines that run there: file and number.
+    """
+
+    line: str
+    what_to_do: str
+    evidence: str
+    below: frozenset[tuple[str, int]]
+
+
+def _issued_at(case: Case) -> _Place | None:
+    """The loop that most samples outside of backward, optimizer and loader are in, else the
+    function; None if none stands out.
 
     Operators alone do not show which code calls them.
     """
-    seen = [
+    lines = [x for x in case.lines.by_line() if not x.in_data_wait and not _PASSES.search(x.source)]
+    n = sum(x.n_samples for x in lines)
+    found = _loop(case, max(_LEAST_SAMPLES, n / 4))
+    of = Counter[tuple[str, str]]()
+    for x in lines:
+        of[x.file, x.function] += x.n_samples
+    inside = [
         x
-        for x in case.lines.by_line()
-        if not x.in_data_wait and not re.search(r"\.(backward|step)\(", x.source)
+        for x in lines
+        if (
+            (x.file, x.line) in found[1]
+            if found
+            else (x.file, x.function) == max(of, key=lambda one: of[one])
+        )
     ]
-    top = max(seen, key=lambda x: x.n_samples, default=None)
-    n = sum(x.n_samples for x in seen)
-    return top if top is not None and top.n_samples >= max(_LEAST_SAMPLES, n / 4) else None
+    n_inside = sum(x.n_samples for x in inside)
+    if n_inside < max(_LEAST_SAMPLES, n / 4):
+        return None
+    top = inside[0]
+    in_model = top.function == "forward" or "torch.nn.modules" in top.library_function
+    function = top.function if top.function.isidentifier() else "the_function"
+    if kind := beside_the_model(top, trains=case.trains):
+        what_to_do = kind.what_to_do
+    elif _SUM_OF_PYTHON.search(top.source):
+        what_to_do = _SUM
+    else:
+        what_to_do = _LOOP if found else _FUSED.format("model" if in_model else function)
+    return _Place(
+        shown_line(found[0].file, found[0].first) if found else top.shown,
+        what_to_do,
+        f"{n_inside} of {plural(n, 'sample')} outside of backward, optimizer and loader are in "
+        f"{'this loop' if found else f'{top.function}()'}",
+        frozenset((x.file, x.line) for x in inside),
+    )
+
+
+def _loop(case: Case, least: float) -> tuple[Loop, set[tuple[str, int]]] | None:
+    """The innermost loop of the forward pass with most samples, and the lines that run in it.
+
+    One around one of the passes, a wait for data or everything is the loop over the steps.
+    """
+    n_in, of_steps = Counter[Loop](), set[Loop]()
+    below: dict[Loop, set[tuple[str, int]]] = {}
+    n = n_others = 0
+    for frames, waits, count in case.lines.stacks:
+        around = {loop for frame in frames for loop in loops_around(*frame.place)}
+        if waits or _PASSES.search(statement(*frames[0].place)):
+            of_steps |= around
+            n_others += count
+            continue
+        n += count
+        for loop in around:
+            n_in[loop] += count
+            below.setdefault(loop, set()).add(frames[0].place)
+    inside = [
+        loop
+        for loop, count in n_in.items()
+        if loop not in of_steps and count >= least and (n_others or count < n)
+    ]
+    most = max((n_in[loop] for loop in inside), default=0)
+    large = [loop for loop in inside if n_in[loop] >= _INNER * most]
+    if not large:
+        return None
+    loop = min(large, key=lambda one: (n_in[one], one.last - one.first))
+    return loop, below[loop]

@@ -140,11 +140,14 @@ class LineSamples:
         n_samples: all samples of the step's thread, also those outside of user code.
         taken: each sample's time in ns after the trace's origin, and its index in ``lines`` (-1
             where no user code ran); empty where the times are not known.
+        stacks: the frames of user code, innermost first, whether in a wait for data, and how many
+            samples saw them; empty where only lines are known.
     """
 
     lines: tuple[Line, ...]
     n_samples: int
     taken: tuple[tuple[int, int], ...] = ()
+    stacks: tuple[tuple[tuple[Frame, ...], bool, int], ...] = ()
 
     def by_line(self) -> tuple[Line, ...]:
         """One entry per source line, whatever library it called; most frequent first.
@@ -264,7 +267,12 @@ def lines_of(samples: Sequence[Sample]) -> LineSamples:
     taken = tuple(
         (round(s.at_s * 1e9), -1 if s.key is None else at[identity[s.key]]) for s in samples
     )
-    return LineSamples(tuple(merged[x] for x in order), n, taken)
+    stacks = Counter[tuple[tuple[Frame, ...], bool]]()
+    for key, count in counts.items():
+        users = tuple(frame for frame in key.chain if is_user_code(frame.file))
+        stacks[users, key.in_data_wait] += count
+    seen = tuple((users, waits, count) for (users, waits), count in stacks.items() if users)
+    return LineSamples(tuple(merged[x] for x in order), n, taken, seen)
 
 
 def child_lines(looks: Sequence[Look]) -> tuple[LineSamples, LineSamples]:

@@ -1,0 +1,102 @@
+"""Many small operators are one finding, at the place of the forward pass that issues them.
+
+The events are 5 µs apart, in the order of the recording, so that no verdict hangs on the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+
+from perfkit.advice import Finding, explain
+from perfkit.trace import Recorder
+
+_OF_CALLS = {"tiny-ops", "small-calls", "host-python"}
+
+
+def _hinge(row: torch.Tensor, same: torch.Tensor) -> torch.Tensor:
+    near = row[same]
+    far = row[~same]
+    closest = far.max()
+    margin = 0.1 + closest
+    missed = margin - near
+    return missed.clamp(min=0).sum()
+
+
+def _by_row(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    total = scores.new_zeros(())
+    for i in range(len(scores)):
+        same = labels == labels[i]
+        total = total + _hinge(scores[i], same)
+    return total / len(scores)
+
+
+def _of_all(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    same = labels[:, None] == labels[None]
+    closest = scores.masked_fill(same, -torch.inf).amax(1, keepdim=True)
+    return ((0.1 + closest - scores).clamp(min=0) * same).sum() / len(scores)
+
+
+class _Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(150))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + layer(x).relu()
+        return x
+
+
+def _told(
+    model: nn.Module, loss_fn: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], n: int = 20
+) -> list[Finding]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
+    x, labels = torch.randn(96, 8), torch.arange(96) // 4
+    with Recorder(steps=3, warmup=1) as recorder:
+        for _ in range(n):
+            embedded = nn.functional.normalize(model(x))
+            loss = loss_fn(embedded @ embedded.T, labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    found = recorder.recording
+    trace = found.trace
+    moments = np.unique(np.r_[trace.start_ns, trace.end_ns])
+    start_us, end_us = (5.0 * np.searchsorted(moments, at) for at in (trace.start_ns, trace.end_ns))
+    taken = tuple(  # between the same two moments
+        (int(5_000 * np.searchsorted(moments, at) - 2_500), line) for at, line in found.lines.taken
+    )
+    ordered = replace(
+        found,
+        trace=replace(trace, start_us=start_us, dur_us=end_us - start_us),
+        lines=replace(found.lines, taken=taken),
+        cost=replace(found.cost, unprofiled_step_ms=None),
+        busy=None,
+    )
+    findings = explain(ordered).diagnosis.findings
+    assert not any(".backward(" in (f.line or "") for f in findings)
+    return [f for f in findings if f.rule in _OF_CALLS]
+
+
+def test_a_loop_over_rows_in_a_loss_is_one_finding_at_the_loop() -> None:
+    """The lines that issue them are many, in two functions; none stands out by itself."""
+    (found,) = _told(nn.Linear(8, 8), _by_row)
+    assert (found.line or "").endswith(": for i in range(len(scores)):")
+    assert "one call for all rounds of this loop" in found.what_to_do
+    assert "model = torch.compile(model)" not in found.what_to_do
+
+
+def test_many_layers_of_a_model_are_for_the_compiler() -> None:
+    """The loop over them is the model, and no loop over examples."""
+    (found,) = _told(_Deep(), _of_all, 60)
+    assert (found.line or "").endswith(": x = x + layer(x).relu()")
+    assert "model = torch.compile(model)" in found.what_to_do
+
+
+def test_a_loss_of_all_rows_at_once_is_no_finding() -> None:
+    assert _told(nn.Linear(8, 8), _of_all) == []
