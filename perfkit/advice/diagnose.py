@@ -105,7 +105,9 @@ def diagnose(
     found += (grows := steps_grow(growth, busy))
     if busy is not None and busy.spoils:  # it helps only with cores that nobody else uses
         found = [f for f in found if f.rule != "one-thread"]
-    found = _joined([_with_ceiling(f, case) for f in state], _without_the_same(found, state))
+    facts = [_with_ceiling(f, case) for f in state]
+    facts = [f for f in facts if f.gain_at_most >= _LEAST_GAIN or not f.acts_on]
+    found = _joined(facts, _without_the_same(found, state))
     found = _places_first(_each_line_once(found))
     # within the steps and outside of them: what gains more says it
     first_said = {(f.title, f.line): f for f in reversed(found)}

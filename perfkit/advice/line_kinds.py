@@ -6,7 +6,7 @@ Advice must fit the line: "log only every 50 steps" does not help with a ``time.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfkit.trace.record.lines import Line, is_sleep_by_text, is_wait, is_wait_by_text
 
@@ -53,8 +53,10 @@ LOGGING = LineKind(
     "logging or printing",
     "if n % 50 == 0:\n    log(...)  # not each time; pass numbers, not tensors",
     rule="logging-in-step",
-    pattern=r"\b(print|pprint|display)\(|\b(log(ger|ging)?|writer|wandb|mlflow|tqdm|pbar|bar)\b[\w.]*\(|"
-    r"\blog_?\w*\(|\.set_(postfix|description)\(",
+    pattern=r"\b(print|pprint|display)\(|\.set_(postfix|description)\(|"
+    r"\b(logger|logging|log(?=\.\w)|writer|wandb|mlflow|tqdm|pbar|bar)\b[\w.]*\(|"
+    # no log_prob(), log_softmax() …
+    r"(?<![\w.])(self\.)?log(?!_(prob|soft|sig|normal|sum|add|det))(_\w+)?\(",
     libraries="logging wandb mlflow tensorboard tqdm rich loguru IPython",
 )
 SAVING = LineKind(
@@ -104,6 +106,15 @@ GROWS = LineKind(
     pattern=r"\b(?P<name>[\w.]+)\s*=\s*(?:[^=]*\belse\s+)?(?:torch|np|numpy)\."
     r"(?:cat|concat|concatenate|vstack|hstack|append)\(\s*[\[(]?\s*(?P=name)\b",
 )
+OPENS = LineKind(
+    "the opening of a file, which reads its index each time",
+    "# once in each process, at first use (workers cannot share it):\n"
+    "if self.file is None:  # None from __init__\n"
+    "    self.file = zipfile.ZipFile(self.path)  # or h5py.File, lmdb.open …",
+    title="A file is opened again each time that something is read from it",
+    pattern=r"\b(ZipFile|h5py\.File|lmdb\.open|sqlite3\.connect|zarr\.open\w*|ParquetFile|"
+    r"netCDF4\.Dataset|xr\.open_\w+)\(",
+)
 UNPACKS = LineKind(
     "decompression, which starts at the file's begin each time",
     "# unpack once, before training, and read only what is needed:\n"
@@ -152,10 +163,26 @@ BACKWARD = LineKind(
 )
 METRICS = LineKind(
     "metrics",
-    "# compute metrics now and then, or once, from kept predictions:\n"
-    "predictions.append(prediction.detach())\n"
-    "metric.update(torch.cat(predictions), torch.cat(targets))  # after the loop",
+    "metric.update(prediction.detach(), target)  # in the loop; metric(...) would compute, too\n"
+    "value = metric.compute()  # over all that came before: once, after the loop",
     pattern=r"(?i)(^|[^a-z])(torch)?metrics?([^a-z]|$)|\baccuracy|\bf1_|confusion|\bauroc\b|roc_auc",
+)
+# the same, known by its call where no name tells
+_COMPUTES = replace(METRICS, pattern=r"\.compute\(\)")
+DISTRIBUTIONS = LineKind(
+    "making distributions of torch, and checking their arguments",
+    "torch.distributions.Distribution.set_default_validate_args(False)  # once, at the start\n"
+    "# MultivariateNormal of a diagonal matrix factorizes it each time; the same without that:\n"
+    "dist = torch.distributions.Independent(torch.distributions.Normal(mean, std), 1)",
+    pattern=r"\bMultivariateNormal\(|torch[/\\]distributions\b",
+)
+PARAMETRIZED = LineKind(
+    "making weights out of their parameters, anew at each use",
+    "with torch.nn.utils.parametrize.cached():  # once for all calls in it, where nothing trains\n"
+    "    ...\n"
+    "# or for good, after training:\n"
+    'torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")',
+    pattern=r"torch[/\\]nn[/\\]utils[/\\](parametriz|weight_norm|spectral_norm)",
 )
 PENALTY = LineKind(
     "a penalty on the weights, which goes through autograd",
@@ -177,9 +204,19 @@ OTHER = LineKind(
     "# line by line:  %lprun -f the_function the_function(...)",
 )
 
+PICKS = LineKind(
+    "picking at random",
+    "# from a deque each pick walks from its end, the longer the fuller it is: a list, in a ring\n"
+    "if len(buffer) < capacity:\n    buffer.append(item)\n"
+    "else:\n    buffer[n % capacity] = item",
+    pattern=r"\brandom\.(sample|choices?)\(",
+)
+# Known by the library's function that a line is mostly in, too.
+BY_LIBRARY = (DISTRIBUTIONS, PARAMETRIZED)
 # What a line's text tells, asked in this order: Image.open decodes what it reads.
 _BY_TEXT = (
-    FROM_A_LIST, GROWS, LOGGING, IMAGES, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD, GATHERS, PAIRS,
+    _COMPUTES, *BY_LIBRARY, PICKS, FROM_A_LIST, GROWS, LOGGING, IMAGES, SAVING, SORTS,
+    STATISTICS, NUMPY, BACKWARD, GATHERS, PAIRS,
 )  # fmt: skip
 
 
@@ -187,9 +224,11 @@ def kind_of(line: Line, *, trains: bool) -> LineKind:
     """What a line does; the first kind that fits."""
     if beside := beside_the_model(line, trains=trains):
         return beside
+    if OPENS.fits(line.source):
+        return OPENS
     if UNPACKS.fits(line.library, line.mostly, line.source):
         return UNPACKS
-    by_text = kind_of_source(line.source)
+    by_text = kind_of_source(line.source, line.mostly)
     # what is read over a connection is a file to this code
     if is_wait(line) and by_text not in (SAVING, IMAGES):
         return WAITING
@@ -200,11 +239,11 @@ def kind_of(line: Line, *, trains: bool) -> LineKind:
     return next(known, FORWARD if in_forward else OTHER)
 
 
-def kind_of_source(text: str) -> LineKind:
-    """What a line does, from its text alone."""
+def kind_of_source(text: str, mostly: str = "") -> LineKind:
+    """What a line does, from its text and the library's function that it is mostly in."""
     if is_sleep_by_text(text):
         return SLEEP
-    known = (kind for kind in _BY_TEXT if kind.fits(text))
+    known = (kind for kind in _BY_TEXT if kind.fits(text, *[mostly] * (kind in BY_LIBRARY)))
     return next(known, WAITING if is_wait_by_text(text) else OTHER)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from perfkit.advice.findings import Finding, amdahl, fact, found
 from perfkit.advice.line_kinds import (
     BACKWARD,
+    BY_LIBRARY,
     GROWS,
     LOGGING,
     OTHER,
@@ -128,13 +129,17 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
     share = min(spent_s / region_s, 1.0)
     name, most = next(iter(stretch.phases), ("", 0.0))
     phase = name if most >= _MOST_OF_IT else ""
-    lines = (stretch.source, *(source for _, source, _ in stretch.inside))
-    kinds = [kind for source in lines if (kind := kind_of_source(source)) not in (OTHER, BACKWARD)]
-    kind = kinds[0] if kinds else OTHER
+    lines = [(stretch.place, stretch.source), *(one[:2] for one in stretch.inside)]
+    most = lines[1:2] or lines  # the line seen most
+    kinds = [kind_of_source(one[1], stretch.mostly if one in most else "") for one in lines]
+    known = (i for i, kind in enumerate(kinds) if kind not in (OTHER, BACKWARD))
+    at = next(known, None)
+    kind, (place, source) = OTHER if at is None else kinds[at], lines[at or 0]
     title = f"{fmt_share(share)} of the time is spent {when}"
+    what = kind.words if kind in BY_LIBRARY else phase if phase in _BY_PHASE else ""
     return found(
         "outside-the-steps",
-        kind.title or (f"{title}: {phase}" if phase in _BY_PHASE else title),
+        kind.title or (f"{title}: {what}" if what else title),
         [
             f"{fmt_s(spent_s)} of {fmt_s(region_s)}, not in steps like the recorded ones",
             *(s.words() for s in stretches),
@@ -144,7 +149,7 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
         cures=OF_LOADING if phase == "data wait" else (),
         share=share,
         of="for the code as a whole, ",
-        line=f"{stretch.place}: {stretch.source}" if stretch.place else None,
+        line=f"{place}: {source}" if place else None,
     )
 
 

@@ -394,6 +394,18 @@ def test_time_outside_of_the_steps_is_a_finding(source: str, advice: str) -> Non
     assert outside(Elsewhere(800.0, 1.0, (stretch,))) == []
 
 
+def test_time_outside_of_the_steps_is_told_by_the_line_and_library_that_it_goes_to() -> None:
+    """``model(x)`` after training: its weights are made out of parameters at each call."""
+    inside = (("a.py:23", "x = self.layer(x)", 0.9),)
+    stretch = Stretch(
+        "after the last step", 6.0, 0, "a.py:55", "y = model(x)", inside=inside,
+        mostly="forward (torch/nn/utils/parametrizations.py)", phases=(("evaluation", 1.0),),
+    )  # fmt: skip
+    (found,) = outside(Elsewhere(8.0, 1.0, (stretch,)))
+    assert "cached()" in found.what_to_do
+    assert found.line == "a.py:23: x = self.layer(x)"
+
+
 @pytest.mark.parametrize(
     ("gpu", "major"),
     [

@@ -53,6 +53,10 @@ def dataloader(case: Case) -> Iterator[Finding]:
     if top is not None and top.n_samples >= _LEAST_SAMPLES:
         line = top.shown
         evidence.append(f"{fmt_share(top.share)} of {of} {'are' if alone else 'is'} at {top.where}")
+    of_function: dict[str, float] = {}
+    for one in lines:
+        if one.in_data_wait or not alone:
+            of_function[one.function] = of_function.get(one.function, 0.0) + one.share
     gain, formula = amdahl(lost)
     cores = case.facts.n_cores
     n = min(cores or _USUAL_WORKERS, _MOST_WORKERS)
@@ -70,6 +74,12 @@ def dataloader(case: Case) -> Iterator[Finding]:
             f"loader = DataLoader(dataset, ..., num_workers={n}, persistent_workers=True)\n"
             "# then try more and fewer: measure"
         )
+        name_of, most = max(of_function.items(), key=lambda one: one[1], default=("", 0.0))
+        if most >= share / 2 and not name_of.startswith(("__", "<")):
+            what_to_do += (
+                f"\n# {fmt_share(most)} of the time is in {name_of}(): what is the same there for "
+                "each\n# example, make once (functools.cache, __init__)"
+            )
         if cores is not None and cores <= _FEW_CORES:
             evidence.append(
                 f"{plural(cores, 'core')} for this process: each worker needs one to spare, so do "

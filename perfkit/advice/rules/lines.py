@@ -9,7 +9,9 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.line_kinds import (
     BACKWARD,
+    BY_LIBRARY,
     IMAGES,
+    OPENS,
     OTHER,
     LineKind,
     beside_the_model,
@@ -27,6 +29,11 @@ _LEAST_OF_A_FUNCTION = 0.2
 _LEAST_OF_A_KIND, _LEAST_KIND = 5, 0.1
 # Lines that every training loop has, and that say nothing by themselves.
 _USUAL = re.compile(r"\.backward\(|\.step\(|\.zero_grad\(|^(async )?for\b.*:$|^with\b.*:$")
+
+_OF_A_FUNCTION = (
+    "# does each step need its result? If it is only looked at: every 50 steps, or once\n"
+    "# an epoch; if it goes through all that came before, keep a running result"
+)
 
 
 @rule
@@ -48,8 +55,10 @@ def _hottest(lines: LineSamples) -> Line | None:
     told = (
         x
         for x in lines.by_line()
-        if not (_USUAL.search(x.source) or x.function == "forward")
-        and "torch/nn/modules" not in x.mostly
+        if OPENS.fits(x.source)
+        or not (
+            _USUAL.search(x.source) or x.function == "forward" or "torch/nn/modules" in x.mostly
+        )
     )
     top = max(told, key=lambda x: x.n_samples, default=None)
     is_hot = top is not None and top.n_samples >= _LEAST_SAMPLES and top.share >= _LEAST_SHARE
@@ -67,15 +76,18 @@ def _in_a_function(case: Case) -> Iterator[Finding]:
             return
         if name in ("forward", "<module>") or any(_USUAL.search(x.source) for x in lines):
             continue
+        kinds = ((kind_of(x, trains=case.trains), x) for x in lines)
+        known = (one for one in kinds if one[0] in BY_LIBRARY)
+        kind, line = next(known, (None, lines[0]))
         yield found(
             "hottest-line",
-            f"{fmt_share(share)} of the steps' time is in {name}()",
-            [f"{n} samples on {plural(len(lines), 'line')} of it, which no rule knows"],
-            "# does each step need its result? If it is only looked at: every 50 steps, or once\n"
-            "# an epoch; if it goes through all that came before, keep a running result",
+            f"{fmt_share(share)} of the steps' time is in {name}()"
+            + (f", much of it {kind.words}" if kind else ""),
+            [f"{n} samples on {plural(len(lines), 'line')} of it"],
+            kind.what_to_do if kind else _OF_A_FUNCTION,
             cures=("host", "compute", "data"),
             share=share,
-            line=lines[0].shown,
+            line=line.shown,
         )
         return
 

@@ -270,6 +270,11 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
         title = f"{keeper.name or 'Something'} keeps tensors of every {each}"
         graphs = "; they lead to autograd graphs, which keep more" if keeper.with_graph else ""
         told, what_to_do = f"{has} of about {entry} each{graphs}", GROWS.what_to_do
+        if " → cache of " in keeper.name:
+            what_to_do = (
+                "@functools.lru_cache(maxsize=64)  # a bound; or no cache: an epoch\n"
+                "# reads an example once"
+            )
     else:
         rule = "objects-kept"
         entries = plural(max(round(keeper.per_step), 1), "entry", "entries")

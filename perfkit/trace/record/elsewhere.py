@@ -70,6 +70,8 @@ class Stretch:
         below: the source of the call around it that ordinary steps do not make, if another line.
         inside: the user's own lines in which most of it is, other than ``place``: place, source and
             share of each, largest first.
+        mostly: the function of a library that the line seen most is mostly in; empty where none
+            says more.
         imports_s: seconds in which a line of the user's waited for imports (of torch's own parts,
             when an optimizer is made); in no other figure of it.
         phases: phase, in words, and share of it, largest first; none where they are not known.
@@ -86,6 +88,7 @@ class Stretch:
     inside: tuple[tuple[str, str, float], ...] = ()
     phases: tuple[tuple[str, float], ...] = ()
     imports_s: float = 0.0
+    mostly: str = ""
 
     @property
     def is_set_up(self) -> bool:
@@ -212,7 +215,7 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
             return found
         return replace(
             found, place=line.place, source=line.source, share=line.share, below=line.below,
-            inside=line.inside,
+            inside=line.inside, mostly=line.mostly,
         )  # fmt: skip
 
     slow = [i for i, slow in enumerate(is_slow) if slow and (i == 0 or i >= n_slowed)]

@@ -335,6 +335,7 @@ class Around:
             if that is another line: ``evaluate(model)``.
         inside: the user's own lines that were seen most, other than ``place``: place, source and
             share of each, largest first.
+        mostly: the function of a library that the line seen most is mostly in.
     """
 
     place: str
@@ -342,6 +343,7 @@ class Around:
     share: float
     below: str = ""
     inside: tuple[tuple[str, str, float], ...] = ()
+    mostly: str = ""
 
 
 def around(
@@ -404,7 +406,9 @@ def line_beyond(seen: Sequence[Sample], usual: Sequence[Sample], times: float) -
     found = around(seen, usual, times)
     if found is None:  # one line may be all of the usual ones, too
         return Around(*lines[0], inside=tuple(lines[1:])) if lines else None
-    return replace(found, inside=tuple(one for one in lines if one[0] != found.place))
+    first = next(iter(lines_of(seen).by_line()), None)
+    inside = tuple(one for one in lines if one[0] != found.place)
+    return replace(found, inside=inside, mostly="" if first is None else first.mostly)
 
 
 def _most_beyond(
