@@ -130,8 +130,8 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
     name, most = next(iter(stretch.phases), ("", 0.0))
     phase = name if most >= _MOST_OF_IT else ""
     lines = [(stretch.place, stretch.source), *(one[:2] for one in stretch.inside)]
-    most = lines[1:2] or lines  # the line seen most
-    kinds = [kind_of_source(one[1], stretch.mostly if one in most else "") for one in lines]
+    seen_most = (lines[1:] or lines)[0]
+    kinds = [kind_of_source(one[1], stretch.mostly * (one is seen_most)) for one in lines]
     known = (i for i, kind in enumerate(kinds) if kind not in (OTHER, BACKWARD))
     at = next(known, None)
     kind, (place, source) = OTHER if at is None else kinds[at], lines[at or 0]
