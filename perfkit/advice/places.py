@@ -9,7 +9,7 @@ import linecache
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from perfkit.base.printable import printable
 from perfkit.base.statement import statement
@@ -71,48 +71,39 @@ def _is_within(function: str, file: str, line: int) -> bool:
     )
 
 
-class Loop(NamedTuple):
-    """A loop or comprehension: its first and last line."""
+_LOOPS = (
+    ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
+)  # fmt: skip
+#: File, first line and last line of a loop or comprehension.
+Loop = tuple[str, int, int]
 
-    file: str
-    first: int
-    last: int
 
-
-def loops_around(file: str, line: int) -> Iterator[Loop]:
+def loops_around(file: str, line: int) -> list[Loop]:
     """The loops that this line is in, other than those over modules or functions that it calls."""
-    lines = tuple(linecache.getlines(file))
-    return (Loop(file, *one) for one in _loops(lines) if one[0] <= line <= one[1])
+    found = _loops(tuple(linecache.getlines(file)))
+    return [(file, first, last) for first, last in found if first <= line <= last]
 
 
 @functools.lru_cache(maxsize=16)
-def _loops(lines: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+def _loops(lines: tuple[str, ...]) -> list[tuple[int, int]]:
     try:
         tree = ast.parse("".join(lines))
     except SyntaxError:
-        return ()
+        return []
     found = []
     for node in ast.walk(tree):
-        if isinstance(node, (ast.For, ast.AsyncFor)):
-            targets = [node.target]
-        elif isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            targets = [one.target for one in node.generators]
-        elif isinstance(node, ast.While):
-            targets = []
-        else:
-            continue
-        own = {name.id for one in targets for name in ast.walk(one) if isinstance(name, ast.Name)}
-        called = (call.func for call in ast.walk(node) if isinstance(call, ast.Call))
-        named = (  # layer(x) and layers[i](x), not row.mean()
-            name.id
-            for one in called
-            if isinstance(one, (ast.Name, ast.Subscript))
-            for name in ast.walk(one)
-            if isinstance(name, ast.Name)
-        )
-        if own.isdisjoint(named):
-            found.append((node.lineno, node.end_lineno or node.lineno))
-    return tuple(found)
+        if isinstance(node, _LOOPS):
+            heads = getattr(node, "generators", [node])
+            calls = (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
+            # layer(x) and layers[i](x), not row.mean()
+            called = _names(*(one for one in calls if not isinstance(one, ast.Attribute)))
+            if called.isdisjoint(_names(*(getattr(one, "target", ast.Pass()) for one in heads))):
+                found.append((node.lineno, node.end_lineno or node.lineno))
+    return found
+
+
+def _names(*nodes: ast.AST) -> set[str]:
+    return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
 def _lines_with(pattern: re.Pattern[str]) -> Iterator[tuple[str, int]]:

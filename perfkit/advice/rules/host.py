@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from perfkit.advice.rules.rule import rule
 from perfkit.base.statement import statement
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.operators import Operator
+from perfkit.trace.record.lines import LineSamples
 
 # In a healthy step of a few ms, Python between ops takes up to a tenth.
 _LEAST_SHARE = 0.15
@@ -47,9 +48,12 @@ _CALL_NS = 50_000
 _MOST = 0.5
 
 _LOOP = (
-    "# one call for all rounds of this loop: a batch dimension, and a mask where each round picks\n"
-    "# other elements; where a round needs the one before it, nn.LSTM, nn.GRU or torch.compile\n"
+    "# one call for all rounds of this loop, with a mask where each round picks other elements\n"
     "loss = (per_pair * mask).sum(1).mean()  # not, of each i: per_pair[i][mask[i]].sum()"
+)
+_LOOP_OF_CALLS = (
+    "# one call for all rounds of this loop; where each needs the one before, nn.LSTM or nn.GRU\n"
+    "y = layer(torch.stack(parts))  # not, of each part: layer(part)"
 )
 _FUSED = (
     "# one operation on the whole tensor in place of several on its parts, or the compiler:\n"
@@ -93,10 +97,9 @@ def host(case: Case) -> Iterator[Finding]:
     The time between such operators is theirs, too, and so is that of the backward pass: one answer.
     """
     place = _issued_at(case)
-    tiny = _tiny_ops(case, place)
-    if tiny is not None:
-        yield tiny
-    yield from _python(case, place, is_told=tiny is not None)
+    tiny = list(_tiny_ops(case, place))
+    yield from tiny
+    yield from _python(case, place, is_told=bool(tiny))
 
 
 def _python(case: Case, place: _Place | None, *, is_told: bool) -> Iterator[Finding]:
@@ -165,10 +168,10 @@ def _python(case: Case, place: _Place | None, *, is_told: bool) -> Iterator[Find
     )
 
 
-def _tiny_ops(case: Case, place: _Place | None) -> Finding | None:
+def _tiny_ops(case: Case, place: _Place | None) -> Iterator[Finding]:
     """On a CPU: so many tiny operations that calling them is most of the work."""
     if case.on_device:
-        return None
+        return
     aside = case.ops_inside(case.labels("Optimizer."))
     aside += case.ops_inside(case.labels("enumerate(DataLoader)"))
     # calls outside the optimizer and data loading
@@ -181,13 +184,13 @@ def _tiny_ops(case: Case, place: _Place | None) -> Finding | None:
     per_step = sum(calls[o] for o in tiny) / case.n_steps
     share = share_of(tiny)
     if per_step < _MANY_OPS or share < _LEAST_SHARE:
-        return None
+        return
     often = [o for o in case.operators if o in tiny or calls[o] >= _OFTEN * case.n_steps]
     # Replacing the loop with one operation also removes its larger ops and the Python between them:
     # without these, "at most" would not be true.
     all_of_it = min(share_of(often) + case.typical.breakdown.shares()["other"], 1.0)
     named = sorted(tiny, key=lambda o: -o.count)[:3]
-    return found(
+    yield found(
         "tiny-ops",
         "Many tiny operations: calling them takes much of the step",
         [
@@ -204,13 +207,8 @@ def _tiny_ops(case: Case, place: _Place | None) -> Finding | None:
     )
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where in the forward pass most operators are issued, and what helps there.
-
-    Attributes:
-        below: the lines that run there: file and number.
-    """
+class _Place(NamedTuple):
+    """Where in the forward pass most operators are issued, and the lines that run there."""
 
     line: str
     what_to_do: str
@@ -226,66 +224,64 @@ def _issued_at(case: Case) -> _Place | None:
     """
     lines = [x for x in case.lines.by_line() if not x.in_data_wait and not _PASSES.search(x.source)]
     n = sum(x.n_samples for x in lines)
-    found = _loop(case, max(_LEAST_SAMPLES, n / 4))
+    least = max(_LEAST_SAMPLES, n / 4)
     of = Counter[tuple[str, str]]()
     for x in lines:
         of[x.file, x.function] += x.n_samples
+    loop, below = _loop(case.lines, least)
     inside = [
         x
         for x in lines
-        if (
-            (x.file, x.line) in found[1]
-            if found
-            else (x.file, x.function) == max(of, key=lambda one: of[one])
-        )
+        if ((x.file, x.line) in below if loop else of[x.file, x.function] == max(of.values()))
     ]
     n_inside = sum(x.n_samples for x in inside)
-    if n_inside < max(_LEAST_SAMPLES, n / 4):
+    if n_inside < least:
         return None
     top = inside[0]
-    in_model = top.function == "forward" or "torch.nn.modules" in top.library_function
-    function = top.function if top.function.isidentifier() else "the_function"
+    calls_layers = "torch.nn.modules" in top.library_function
     if kind := beside_the_model(top, trains=case.trains):
         what_to_do = kind.what_to_do
     elif _SUM_OF_PYTHON.search(top.source):
         what_to_do = _SUM
+    elif loop:
+        what_to_do = _LOOP_OF_CALLS if calls_layers else _LOOP
     else:
-        what_to_do = _LOOP if found else _FUSED.format("model" if in_model else function)
+        function = top.function if top.function.isidentifier() else "the_function"
+        in_model = calls_layers or function == "forward"
+        what_to_do = _FUSED.format("model" if in_model else function)
     return _Place(
-        shown_line(found[0].file, found[0].first) if found else top.shown,
+        shown_line(*loop[:2]) if loop else top.shown,
         what_to_do,
         f"{n_inside} of {plural(n, 'sample')} outside of backward, optimizer and loader are in "
-        f"{'this loop' if found else f'{top.function}()'}",
+        f"{'this loop' if loop else f'{top.function}()'}",
         frozenset((x.file, x.line) for x in inside),
     )
 
 
-def _loop(case: Case, least: float) -> tuple[Loop, set[tuple[str, int]]] | None:
+def _loop(lines: LineSamples, least: float) -> tuple[Loop | None, set[tuple[str, int]]]:
     """The innermost loop of the forward pass with most samples, and the lines that run in it.
 
-    One around one of the passes, a wait for data or everything is the loop over the steps.
+    One around a pass, a wait for data or everything is the loop over the steps.
     """
-    n_in, of_steps = Counter[Loop](), set[Loop]()
-    below: dict[Loop, set[tuple[str, int]]] = {}
-    n = n_others = 0
-    for frames, waits, count in case.lines.stacks:
+    stacks, of_steps = [], set[Loop]()
+    for frames, waits, count in lines.stacks:
         around = {loop for frame in frames for loop in loops_around(*frame.place)}
         if waits or _PASSES.search(statement(*frames[0].place)):
             of_steps |= around
-            n_others += count
-            continue
-        n += count
-        for loop in around:
-            n_in[loop] += count
-            below.setdefault(loop, set()).add(frames[0].place)
-    inside = [
-        loop
-        for loop, count in n_in.items()
-        if loop not in of_steps and count >= least and (n_others or count < n)
+        else:
+            stacks.append((around, frames[0].place, count))
+    n_in = Counter[Loop]()
+    for around, _, count in stacks:
+        n_in.update(dict.fromkeys(around - of_steps, count))
+    # where nothing else was seen, what is around everything
+    n_all = 0 if len(stacks) < len(lines.stacks) else sum(count for *_, count in stacks)
+    most = max((n for n in n_in.values() if n != n_all), default=0)
+    large = [
+        (n, last - first, (file, first, last))
+        for (file, first, last), n in n_in.items()
+        if n >= max(least, _INNER * most) and n != n_all
     ]
-    most = max((n_in[loop] for loop in inside), default=0)
-    large = [loop for loop in inside if n_in[loop] >= _INNER * most]
     if not large:
-        return None
-    loop = min(large, key=lambda one: (n_in[one], one.last - one.first))
-    return loop, below[loop]
+        return None, set()
+    loop = min(large)[-1]
+    return loop, {place for around, place, _ in stacks if loop in around}
