@@ -96,13 +96,12 @@ def host(case: Case) -> Iterator[Finding]:
 
     The time between such operators is theirs, too, and so is that of the backward pass: one answer.
     """
-    place = _issued_at(case)
-    tiny = list(_tiny_ops(case, place))
+    tiny = list(_tiny_ops(case))
     yield from tiny
-    yield from _python(case, place, is_told=bool(tiny))
+    yield from _python(case, is_told=bool(tiny))
 
 
-def _python(case: Case, place: _Place | None, *, is_told: bool) -> Iterator[Finding]:
+def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
     lost, share = case.lost_to("other"), case.shares["other"]
     if (case.idle["host"] if case.on_device else lost) < _LEAST_SHARE:
         return
@@ -123,6 +122,7 @@ def _python(case: Case, place: _Place | None, *, is_told: bool) -> Iterator[Find
     lengths = parts.end - parts.start
     short = np.sort(lengths[lengths < _SHORT_GAP_NS])
     n_calls = len(short) / case.n_steps
+    place = _issued_at(case)
     is_many = sum(o.count for o in case.operators) >= _MANY_OPS * case.n_steps
     is_theirs = place is not None and top is not None and (top.file, top.line) in place.below
     is_calls = short.sum() > lengths.sum() / 2 and not does_more and n_calls >= _FEWEST_CALLS
@@ -168,7 +168,7 @@ def _python(case: Case, place: _Place | None, *, is_told: bool) -> Iterator[Find
     )
 
 
-def _tiny_ops(case: Case, place: _Place | None) -> Iterator[Finding]:
+def _tiny_ops(case: Case) -> Iterator[Finding]:
     """On a CPU: so many tiny operations that calling them is most of the work."""
     if case.on_device:
         return
@@ -189,6 +189,7 @@ def _tiny_ops(case: Case, place: _Place | None) -> Iterator[Finding]:
     # Replacing the loop with one operation also removes its larger ops and the Python between them:
     # without these, "at most" would not be true.
     all_of_it = min(share_of(often) + case.typical.breakdown.shares()["other"], 1.0)
+    place = _issued_at(case)
     named = sorted(tiny, key=lambda o: -o.count)[:3]
     yield found(
         "tiny-ops",
@@ -264,8 +265,10 @@ def _loop(lines: LineSamples, least: float) -> tuple[Loop | None, set[tuple[str,
     One around a pass, a wait for data or everything is the loop over the steps.
     """
     stacks, of_steps = [], set[Loop]()
+    places = {frame.place for frames, *_ in lines.stacks for frame in frames}
+    loops_at = {place: loops_around(*place) for place in places}
     for frames, waits, count in lines.stacks:
-        around = {loop for frame in frames for loop in loops_around(*frame.place)}
+        around = {loop for frame in frames for loop in loops_at[frame.place]}
         if waits or _PASSES.search(statement(*frames[0].place)):
             of_steps |= around
         else:
