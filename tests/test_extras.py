@@ -121,7 +121,6 @@ lacks = {}
 for name, call in {
     "figure": lambda: profile.figure(),
     "png": lambda: profile.save(sys.argv[1] + "/profile.png"),
-    "table": lambda: profile.to_dataframe(),
     "Lab": lambda: perfkit.Lab,
     "Timeline": lambda: perfkit.Timeline,
     "from": lambda: exec("from perfkit import Lab"),
@@ -171,7 +170,6 @@ def test_doctor_there_names_the_extras(bare: dict[str, object]) -> None:
         ("Lab", "anywidget", "notebook"),
         ("Timeline", "anywidget", "notebook"),
         ("from", "anywidget", "notebook"),
-        ("table", "pandas", "lab"),
     ],
 )
 def test_what_needs_an_extra_says_which(

@@ -19,7 +19,6 @@ from perfkit.advice.outside import of_the_program
 from perfkit.base.compiling import CompileReport
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
-from perfkit.base.extras import needs
 from perfkit.base.files import write_atomically
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import CpuContention
@@ -41,8 +40,6 @@ from perfkit.trace.record.recording import Cost, Recording
 from perfkit.trace.record.step_log import Coverage
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from perfkit.trace.ask.limit import Limit
 
 # Kineto's first traces are from 2020. A clock outside these years is not a date (some count from
@@ -54,7 +51,6 @@ _LEAST_EVALUATED = 0.05
 _AS_RECORDED = (
     "lines", "worker_lines", "process_lines", "cost", "raw", "coverage", "elsewhere", "busy",
 )  # fmt: skip
-_TABLES = ("operators", "steps", "lines", "worker_lines", "process_lines", "syncs", "findings")
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,29 +154,6 @@ class Profile(Shown):
         }
         without = ("breakdown", "diagnosis", "step", "nothing", "is_piece", "whole")
         return fields(self, without=without, **instead)
-
-    def to_dataframe(self, what: str = "operators") -> pd.DataFrame:
-        """One table as a pandas DataFrame.
-
-        Args:
-            what: ``operators``, ``steps`` (host and device classes in µs), ``lines``,
-                ``worker_lines``, ``process_lines``, ``syncs`` or ``findings``.
-
-        Raises:
-            UsageError: there is no such table.
-            MissingError: pandas is not installed.
-        """
-        if what not in _TABLES:
-            raise UsageError(f"no table {what!r} in a profile; there are: {', '.join(_TABLES)}")
-        with needs("to_dataframe()"):
-            import pandas as pd
-
-        rows = self.to_dict()[what]
-        if what == "steps":
-            for row in rows:
-                row |= row.pop("host_us")
-                row |= {f"device {k}": v for k, v in row.pop("device_us", {}).items()}
-        return pd.DataFrame(rows)
 
     @property
     def _not_saved_as(self) -> tuple[str, ...]:

@@ -166,21 +166,15 @@ class Padding:
     Attributes:
         rows, length: the batch's size.
         share: of its positions that are padding, 0 to 1.
-        to_longest: the same if it were padded to its longest row only.
+        longest: positions of its longest row.
         value: what it is padded with.
     """
 
     rows: int
     length: int
     share: float
-    to_longest: float
+    longest: int
     value: float
-
-    @property
-    def longest(self) -> int:
-        """Positions of the batch's longest row."""
-        used = (1 - self.share) * self.rows * self.length
-        return round(used / (self.rows * (1 - self.to_longest)))
 
 
 def padding(batch: Any) -> Padding | None:
@@ -231,6 +225,6 @@ def _at_the_end(rows: np.ndarray[Any, Any]) -> Padding | None:
         rows=n,
         length=length,
         share=float(1 - used.sum() / (n * length)),
-        to_longest=float(1 - used.sum() / (n * used.max())),
+        longest=int(used.max()),
         value=float(value),
     )

@@ -445,8 +445,6 @@ class Phases:
     # --- backward, optimizer, checkpoint ------------------------------------------------------
 
     def _backward_begins(self) -> Callable[[Any], None]:
-        if self.live is not None and self.live.looks:
-            self.live.backward_begins()
         self._trains(_BACKWARD)
         return self._leave_event
 

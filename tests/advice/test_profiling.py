@@ -190,18 +190,6 @@ def test_a_profile_as_plain_data(profile: Profile, from_file: Profile) -> None:
     assert from_file.provenance.kind == "recorded"
 
 
-def test_tables(profile: Profile) -> None:
-    pytest.importorskip("pandas")
-    assert len(profile.to_dataframe()) == len(profile.operators)
-    steps = profile.to_dataframe("steps")
-    assert list(steps.columns)[:3] == ["name", "wall_us", "data wait"]
-    assert len(steps) == 3
-    for what in ("lines", "syncs", "findings"):
-        profile.to_dataframe(what)
-    with pytest.raises(UsageError, match=r"operators, steps, lines"):
-        profile.to_dataframe("kernels")
-
-
 @pytest.mark.parametrize("name", ["a.json", "b.json.gz"])
 def test_a_saved_trace_tells_the_same(profile: Profile, tmp_path: Path, name: str) -> None:
     path = profile.save(tmp_path / name)
