@@ -63,7 +63,8 @@ SAVING = LineKind(
     "reading or writing files",
     "# read ahead in a DataLoader's workers, and write rarely, in a thread alongside the model:\n"
     "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
-    "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(torch.save, results, path)",
+    "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(torch.save, results, path)\n"
+    "torch.save(rows[i].clone(), path)  # a view is written with the whole tensor that it shows",
     pattern=r"\b(open|torch\.save|torch\.load|save_pretrained|np\.(load|save|savez\w*)|imwrite|"
     r"read_(csv|parquet|json)|to_(csv|parquet)|json\.(dump|load)|pickle\.(dump|load)|"
     r"requests\.\w+|urlopen|read_bytes|write_bytes|read_text|write_text|(save|load)_checkpoint)\(|"

@@ -35,6 +35,7 @@ _OF_EVERY_STEP = re.compile(r"^(async )?for\b.*:$|\.backward\(|\.step\(")
 
 _EVALUATES = re.compile(r"eval|valid|\btest|accuracy|predict", re.IGNORECASE)
 _SAVES = re.compile(r"\bsave\w*\(|_save\(|checkpoint", re.IGNORECASE)
+_OF_A_MODEL = re.compile(r"model|net\b|state|checkpoint|ckpt|optim|train", re.IGNORECASE)
 
 # What to do, by what a stretch is.
 _EVALUATION = (
@@ -157,8 +158,9 @@ def _what_to_do(stretch: Stretch, kind: LineKind, phase: str) -> str:
     """A snippet for the line that is known to be slow, else for what the stretch is."""
     if kind.title or kind in (SLEEP, WAITING):
         return kind.what_to_do
-    text = f"{stretch.source} {stretch.below} {stretch.place}"
-    if phase == "checkpoint" or _SAVES.search(text):
+    code = f"{stretch.source} {stretch.below}"
+    text = f"{code} {stretch.place}"
+    if phase == "checkpoint" or (_SAVES.search(text) and _OF_A_MODEL.search(code)):
         return _CHECKPOINT
     if stretch.is_set_up:
         return _SET_UP if stretch.place else _PROFILE_IT

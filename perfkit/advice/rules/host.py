@@ -240,7 +240,8 @@ def _issued_at(case: Case) -> _Place | None:
         return None
     top = inside[0]
     calls_layers = "torch.nn.modules" in top.library_function
-    if kind := beside_the_model(top, trains=case.trains):
+    kind = (beside_the_model if loop else kind_of)(top, trains=case.trains)
+    if kind and kind not in (OTHER, FORWARD, BACKWARD):
         what_to_do = kind.what_to_do
     elif _SUM_OF_PYTHON.search(top.source):
         what_to_do = _SUM
