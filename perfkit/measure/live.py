@@ -42,7 +42,9 @@ COUNTED = (
     ("copy", "deepcopy"),
 )
 #: Switches that make steps slower, see :attr:`Live.flags`.
-SLOW_FLAGS = ("anomaly", "deterministic", "half_on_cpu")
+SLOW_FLAGS = ("anomaly", "deterministic", "cudnn_benchmark", "half_on_cpu")
+# More distinct shapes than these say nothing new.
+_MOST_SHAPES = 256
 _MOST_OBJECTS = 64
 # Frames to look through for the user's line.
 _DEEPEST = 40
@@ -71,12 +73,17 @@ class ModuleUse:
         n_calls: how often, in the steps that were looked at.
         n_trained: of these, in training mode with gradients on.
         n_eval_with_grad: of these, in evaluation mode with gradients on.
+        shapes: distinct shapes and numbers that it was given, at most 256.
+        n_unsynced: backward passes after a forward pass that had prepared to exchange gradients
+            with other ranks, although gradients were to stay here.
     """
 
     ref: weakref.ref[Any]
     n_calls: int = 0
     n_trained: int = 0
     n_eval_with_grad: int = 0
+    shapes: set[tuple[Any, ...]] = field(default_factory=set)
+    n_unsynced: int = 0
 
 
 @dataclass
@@ -212,6 +219,7 @@ class Live:
         self._due = 1
         self._next = 1  # the step at whose end there is something to do
         self._in_call = False
+        self._wrapped: ModuleUse | None = None
         self.n_steps = 0
         self.began_s = self.ended_s = 0.0
         self.modules: dict[int, ModuleUse] = {}
@@ -326,7 +334,20 @@ class Live:
         use.n_calls += 1
         use.n_trained += with_grad and module.training
         use.n_eval_with_grad += with_grad and not module.training
-        if with_grad and module.training and (not self.flags or self.n_steps + 1 >= self._due):
+        if len(use.shapes) < _MOST_SHAPES and isinstance(args, tuple):
+            use.shapes.add(
+                tuple(
+                    tuple(one.shape) if isinstance(one, torch.Tensor) else one
+                    for one in args[:4]
+                    if isinstance(one, (torch.Tensor, int))
+                )
+            )
+        if not (with_grad and module.training):
+            return
+        exchanges = getattr(module, "require_backward_grad_sync", None)
+        if exchanges is not None:
+            self._wrapped = use if exchanges else None
+        if not self.flags or self.n_steps + 1 >= self._due:
             self.flags = _flags(module)
 
     @_safe
@@ -357,6 +378,14 @@ class Live:
                 self._look()
             finally:
                 self.in_evaluation = False
+
+    @_safe
+    def backward_begins(self) -> None:
+        """A backward pass begins."""
+        use, self._wrapped = self._wrapped, None
+        module = None if use is None else use.ref()
+        if use is not None and not getattr(module, "require_backward_grad_sync", True):
+            use.n_unsynced += 1
 
     @_safe
     def optimizer_begins(self, optimizer: Any) -> None:
@@ -478,9 +507,14 @@ def _flags(module: Any) -> dict[str, Any]:
     computes_in = str(torch.get_autocast_dtype(device)) if autocast else f"torch.{dtype}"
     on_cpu_in = computes_in.removeprefix("torch.") if device == "cpu" else ""
     return {
+        "device": device,
         "anomaly": torch.is_anomaly_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "fills": getattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark
+        and parameter is not None
+        and torch.backends.cudnn.is_acceptable(parameter),  # type: ignore[no-untyped-call]
         "autocast": autocast,
+        "dtype": dtype,
         "half_on_cpu": on_cpu_in if on_cpu_in in ("bfloat16", "float16") else "",
     }

@@ -445,6 +445,8 @@ class Phases:
     # --- backward, optimizer, checkpoint ------------------------------------------------------
 
     def _backward_begins(self) -> Callable[[Any], None]:
+        if self.live is not None and self.live.looks:
+            self.live.backward_begins()
         self._trains(_BACKWARD)
         return self._leave_event
 

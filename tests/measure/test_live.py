@@ -37,7 +37,7 @@ def test_the_first_steps_and_those_that_double_their_number_are_looked_at() -> N
     assert looks == [1, 2, 4, 8, 16, 32, 40]
     (use,) = live.modules.values()
     # 1 to 8, 16, 21 (its loader has started), 32
-    assert use.n_trained == 11
+    assert use.n_trained == len(use.shapes) == 11
     assert use.n_eval_with_grad == 1
     assert [use.ref() for use in live.optimizers.values()] == [optimizer]
     assert [one.n_starts for one in live.loaders.values()] == [1, 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.advice.findings import Finding, fact
-from perfkit.advice.places import first_line_with, shown_line
+from perfkit.advice.places import first_line_with, only_line_with, shown_line
 from perfkit.advice.state.state import state
 from perfkit.base.machine._host import COMPUTES_IN, cpu_flags
 from perfkit.base.words import fmt_bytes, fmt_count
@@ -109,6 +109,8 @@ def _times(per_step: float) -> str:
     return "once" if n == 1 else f"{fmt_count(round(n)) if n >= 10 else f'{n:g}'} times"
 
 
+# cuDNN searches anew for each shape that it has not seen; from so many on it is no start-up.
+_MANY_SHAPES = 8
 _MODEL = ("forward", "backward")
 
 
@@ -144,6 +146,28 @@ def switches(live: Live) -> Iterator[Finding]:
         if all(live.flags.get(flag) for flag in flags):
             line = first_line_with(pattern)
             yield fact(rule, title, (why,), what_to_do, line=line, acts_on=acts_on)
+
+
+@state
+def benchmark_with_many_shapes(live: Live) -> Iterator[Finding]:
+    """``cudnn.benchmark`` searches again for each new shape."""
+    if not live.flags.get("cudnn_benchmark"):
+        return
+    shapes = max((len(use.shapes) for use in live.modules.values()), default=0)
+    if shapes < _MANY_SHAPES:
+        return
+    yield fact(
+        "cudnn-benchmark-shapes",
+        f"cudnn.benchmark is on, and the inputs had {shapes} different shapes",
+        (
+            f"cuDNN tries all its algorithms for each shape that it has not seen: {shapes} shapes "
+            "in the few steps that were looked at, so there is no end of it",
+        ),
+        "torch.backends.cudnn.benchmark = False\n"
+        "# or pad and crop to a few fixed sizes, and leave it on",
+        line=only_line_with(r"\bcudnn\.benchmark\s*="),
+        acts_on=_MODEL,
+    )
 
 
 @state

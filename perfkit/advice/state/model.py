@@ -125,6 +125,28 @@ def unused_gradients(live: Live) -> Iterator[Finding]:
     )
 
 
+@state
+def no_sync_too_late(live: Live) -> Iterator[Finding]:
+    """``no_sync`` is entered after the forward pass, which has decided already."""
+    for use, _ in alive(live.modules):
+        if not use.n_unsynced:
+            continue
+        yield fact(
+            "no-sync-too-late",
+            "no_sync() is around backward only, so gradients are exchanged all the same",
+            (
+                "DistributedDataParallel decides in its forward pass whether the next backward "
+                f"pass exchanges gradients; {plural(use.n_unsynced, 'pass', 'passes')} of "
+                f"{use.n_calls} entered no_sync() after that",
+            ),
+            "with model.no_sync():  # forward and backward\n"
+            "    loss = loss_fn(model(x), y) / accumulate\n"
+            "    loss.backward()",
+            line=only_line_with(r"\.no_sync\(\)"),
+            acts_on=("communication", "backward"),
+        )
+
+
 # A table in which a step touches so few of its rows, and of at least so many numbers.
 _FEW_ROWS, _LARGE_TABLE, _MOST_NUMBERS = 0.05, 1_000_000, 50_000_000
 
