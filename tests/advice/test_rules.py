@@ -369,8 +369,8 @@ def test_numpy_between_small_operators_is_told_as_numpy() -> None:
     assert "small-calls" not in found
     assert found["host-python"].line == "data.py:9: x = x + np.random.rand(8)"
     assert "compile" not in found["host-python"].what_to_do
-    # plain Python there is not known to be anything but the calls
-    assert "small-calls" in rules_of(python, other)
+    # plain Python there is not known to be anything but the calls; so few have no place of theirs
+    assert rules_of(python, other)["small-calls"].line is None
     # less than half of that time is in numpy
     some, more, rest = (
         dataclasses.replace(line, n_samples=n) for line, n in ((numpy, 6), (python, 5), (other, 3))

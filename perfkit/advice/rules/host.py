@@ -122,8 +122,9 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
     lengths = parts.end - parts.start
     short = np.sort(lengths[lengths < _SHORT_GAP_NS])
     n_calls = len(short) / case.n_steps
-    place = _issued_at(case)
+    # few operators are no loop of them: the place that issues most is not what takes the time
     is_many = sum(o.count for o in case.operators) >= _MANY_OPS * case.n_steps
+    place = _issued_at(case) if is_many else None
     is_theirs = place is not None and top is not None and (top.file, top.line) in place.below
     is_calls = short.sum() > lengths.sum() / 2 and not does_more and n_calls >= _FEWEST_CALLS
     if is_told and (is_calls or kind is BACKWARD or (is_theirs and kind in (OTHER, FORWARD))):
@@ -152,7 +153,7 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
             f"{top.place}: {kind.words}"
         )
     waits = kind is WAITING
-    issued = place if kind is BACKWARD and is_many else None
+    issued = place if kind is BACKWARD else None
     yield found(
         kind.rule,
         kind.title or _TITLES.get(kind, f"{what} outside of torch takes much of the step"),
