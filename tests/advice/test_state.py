@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 from collections.abc import Callable, Iterator
@@ -230,6 +231,36 @@ def _with_autocast(on: bool) -> None:
         optimizer.zero_grad()
 
 
+def _with_sizes(sizes: range) -> None:
+    torch.backends.cudnn.benchmark = True
+    try:
+        model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        _train(
+            (torch.randn(2, 1, 16, 8 + n) for n in sizes for _ in range(40 // len(sizes))), model
+        )
+    finally:
+        torch.backends.cudnn.benchmark = False
+
+
+def _accumulating(*, forward_too: bool) -> None:
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    try:
+        model = nn.parallel.DistributedDataParallel(_model())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for n, x in enumerate(_random()):
+            with model.no_sync() if n % 2 and forward_too else contextlib.nullcontext():
+                loss = model(x).sum()
+            with model.no_sync() if n % 2 else contextlib.nullcontext():
+                loss.backward()
+            if not n % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "anomaly-mode": (lambda: _with_anomaly(True), lambda: _with_anomaly(False)),
     "hooks-multiply": (lambda: _with_hooks(False), lambda: _with_hooks(True)),
@@ -261,6 +292,14 @@ _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: _train(_from(_OpenFile(opens=True), num_workers=1), _model()),
         lambda: _train(_from(_OpenFile(opens=False), num_workers=1), _model()),
     ),
+    "cudnn-benchmark-shapes": (
+        lambda: _with_sizes(range(40)),
+        lambda: _with_sizes(range(2)),
+    ),
+    "no-sync-too-late": (
+        lambda: _accumulating(forward_too=False),
+        lambda: _accumulating(forward_too=True),
+    ),
     "many-tensors": (lambda: _with_boxes(False), lambda: _with_boxes(True)),
     "emulated-format": (lambda: _with_autocast(True), lambda: _with_autocast(False)),
     "workers-restarted": (
@@ -286,6 +325,7 @@ def test_a_fact_is_found_and_not_of_its_healthy_twin(
     rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("perfkit.advice.state.calls.cpu_flags", lambda: frozenset({"avx2"}))
+    monkeypatch.setattr("torch.backends.cudnn.is_acceptable", lambda tensor: True)
     slow, healthy = _CASES[rule]
     found = _found(slow)
     assert rule in found
