@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self, TypedDict, Unpack, overload
 
 from perfkit.advice.profile import Profile, explain
 from perfkit.advice.state.state import StateWatch
@@ -243,33 +243,25 @@ class Profiling(Shown):
         return f"{ran}{self._how_called}" if ran else ""
 
 
+class _Options(TypedDict, total=False):
+    """What :func:`profile` takes in both of its forms."""
+
+    steps: int
+    warmup: int
+    stacks: bool
+    shapes: bool
+    memory: bool
+    lines: bool
+    max_seconds: float
+
+
 @overload
 def profile(
-    step: Callable[[], object],
-    *,
-    steps: int = ...,
-    warmup: int = ...,
-    repeat: int | None = ...,
-    stacks: bool = ...,
-    shapes: bool = ...,
-    memory: bool = ...,
-    lines: bool = ...,
-    max_seconds: float = ...,
+    step: Callable[[], object], *, repeat: int | None = None, **options: Unpack[_Options]
 ) -> Profile: ...
-
-
 @overload
 def profile(
-    step: None = None,
-    *,
-    steps: int = ...,
-    warmup: int = ...,
-    repeat: None = None,
-    stacks: bool = ...,
-    shapes: bool = ...,
-    memory: bool = ...,
-    lines: bool = ...,
-    max_seconds: float = ...,
+    step: None = None, *, repeat: None = None, **options: Unpack[_Options]
 ) -> Profiling: ...
 
 

@@ -98,15 +98,8 @@ def describe(file: str, profile: Profile) -> dict[str, Any]:
 
 
 def _comparison(compared: Ranks) -> dict[str, Any]:
-    keys = ("stragglers", "imbalance", "n_collectives", "skew_ms", "transfer_ms")
-    return {
-        **{key: plain(getattr(compared, key)) for key in keys},
-        "waits": [
-            {"rank": who, "for_rank": whom, "ms_per_step": ms}
-            for (who, whom), ms in compared.waits_ms.items()
-        ],
-        "warnings": list(compared.warnings),
-    }
+    keys = ("stragglers", "imbalance", "n_collectives", "skew_ms", "transfer_ms", "waits")
+    return {key: plain(getattr(compared, key)) for key in (*keys, "warnings")}
 
 
 def _diff(changed: Diff) -> dict[str, Any]:

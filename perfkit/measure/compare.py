@@ -186,23 +186,6 @@ def compare(
     budget_s = scaled(budget_s)
     for name, function in zip(names, (a, b), strict=True):
         _check_callable(name, function)
-    with Progress(f"{names[0]} | {names[1]}", total_s=budget_s) as progress:
-        return _in_turn(
-            a, b, names, budget_s, (min_blocks, max_blocks), warmup, seed, clock, progress
-        )
-
-
-def _in_turn(
-    a: Callable[[], object],
-    b: Callable[[], object],
-    names: tuple[str, str],
-    budget_s: float,
-    blocks: tuple[int, int],
-    warmup: int,
-    seed: int,
-    clock: Clock | None,
-    progress: Progress,
-) -> Comparison:
     wall = time.monotonic_ns if clock is None else clock.now
     began = wall()
     budget_ns = budget_s * 1e9
@@ -210,56 +193,57 @@ def _in_turn(
     def spent(share: float = 1.0, needed_ns: float = 0.0) -> bool:
         return wall() - began + needed_ns > share * budget_ns
 
-    for name, function in zip(names, (a, b), strict=True):
-        _first_call(name, function)
-    # Collect the garbage of building now, not inside a letter; if time is short, blocks are worth
-    # more. Calls of the warm-up come after it: meanwhile a loader's queue fills, and the next call
-    # finds more in it than any later one.
-    if not spent(_WARM_UP_SHARE):
-        gc.collect()
-    clock = clock_in_use() if clock is None else clock
-    calls_ms = 0.0, 0.0
-    for _ in range(warmup - 1):
+    with Progress(f"{names[0]} | {names[1]}", total_s=budget_s) as progress:
+        for name, function in zip(names, (a, b), strict=True):
+            _first_call(name, function)
+        # Collect the garbage of building now, not inside a letter; if time is short, blocks are
+        # worth more. Calls of the warm-up come after it: meanwhile a loader's queue fills, and the
+        # next call finds more in it than any later one.
+        if not spent(_WARM_UP_SHARE):
+            gc.collect()
+        clock = clock_in_use() if clock is None else clock
+        calls_ms = 0.0, 0.0
+        for _ in range(warmup - 1):
+            if spent(_WARM_UP_SHARE):
+                break
+            calls_ms = _time(a, 1, clock), _time(b, 1, clock)
+
+        repeats = 1, 1
+
+        def letter(which: int) -> float:
+            count = repeats[which]
+            return _time(a if which == 0 else b, count, clock) / count
+
+        mark = this_thread()
+        order = np.random.default_rng(seed)
+        arms: tuple[list[list[float]], list[list[float]]] = ([], [])
+        stopped = ""
         if spent(_WARM_UP_SHARE):
-            break
-        calls_ms = _time(a, 1, clock), _time(b, 1, clock)
-
-    repeats = 1, 1
-
-    def letter(which: int) -> float:
-        count = repeats[which]
-        return _time(a if which == 0 else b, count, clock) / count
-
-    mark = this_thread()
-    order = np.random.default_rng(seed)
-    arms: tuple[list[list[float]], list[list[float]]] = ([], [])
-    stopped = ""
-    if spent(_WARM_UP_SHARE):
-        outer = int(order.integers(2))
-        pair = {which: letter(which) for which in (outer, 1 - outer)}
-        calls_ms = pair[0], pair[1]
-        if spent(needed_ns=2e6 * sum(calls_ms)):  # no whole block fits: use the pair
-            arms, stopped = ([[pair[0]]], [[pair[1]]]), "time budget"
-    if not stopped:
-        repeats = _repeats(a, b, clock, calls_ms, lambda: spent(_REPEATS_SHARE))
-    first_block = wall()
-    looks = Looks(blocks[0])
-    while not stopped:
-        outer = int(order.integers(2))
-        block: tuple[list[float], list[float]] = ([], [])
-        for which in (outer, 1 - outer, 1 - outer, outer):
-            block[which].append(letter(which))
-        for arm, times in zip(arms, block, strict=True):
-            arm.append(times)
-        done = len(arms[0])
-        if progress.is_due:
-            _tell(progress, arms)
-        if done >= blocks[1]:
-            stopped = "most blocks"
-        elif spent(needed_ns=(wall() - first_block) / done):
-            stopped = "time budget"
-        elif looks.is_due(done) and ratio_interval(*arms).tight:
-            stopped = "interval tight"
+            outer = int(order.integers(2))
+            pair = {which: letter(which) for which in (outer, 1 - outer)}
+            calls_ms = pair[0], pair[1]
+            if spent(needed_ns=2e6 * sum(calls_ms)):  # no whole block fits: use the pair
+                arms, stopped = ([[pair[0]]], [[pair[1]]]), "time budget"
+        if not stopped:
+            repeats = _repeats(a, b, clock, calls_ms, lambda: spent(_REPEATS_SHARE))
+        first_block = wall()
+        looks = Looks(min_blocks)
+        while not stopped:
+            outer = int(order.integers(2))
+            block: tuple[list[float], list[float]] = ([], [])
+            for which in (outer, 1 - outer, 1 - outer, outer):
+                block[which].append(letter(which))
+            for arm, times in zip(arms, block, strict=True):
+                arm.append(times)
+            done = len(arms[0])
+            if progress.is_due:
+                _tell(progress, arms)
+            if done >= max_blocks:
+                stopped = "most blocks"
+            elif spent(needed_ns=(wall() - first_block) / done):
+                stopped = "time budget"
+            elif looks.is_due(done) and ratio_interval(*arms).tight:
+                stopped = "interval tight"
     duration_s = (wall() - began) / 1e9
     over = f"two calls of each took {fmt_s(duration_s)}, more than the budget of {budget_s:g} s"
     a_ms, b_ms = map(np.array, arms)

@@ -38,8 +38,6 @@ COUNTED = (
     ("torch.cuda", "synchronize"),
     ("gc", "collect"),
     ("torch.nn", "Module.state_dict"),
-    ("torch.nn", "Module.load_state_dict"),
-    ("copy", "deepcopy"),
 )
 #: Switches that make steps slower, see :attr:`Live.flags`.
 SLOW_FLAGS = ("anomaly", "deterministic", "cudnn_benchmark", "half_on_cpu")
@@ -120,13 +118,11 @@ class OptimizerUse:
 
     Attributes:
         ref: the optimizer.
-        n_steps: how often it stepped, in the steps that were looked at.
-        n_thrown_away: of these, after a gradient was cleared that came to be before another
-            optimizer's step.
+        n_thrown_away: how often it stepped, in the steps that were looked at, after a gradient was
+            cleared that came to be before another optimizer's step.
     """
 
     ref: weakref.ref[Any]
-    n_steps: int = 0
     n_thrown_away: int = 0
     stepped_with: tuple[weakref.ref[Any], int] | None = None
     left: weakref.ref[Any] | None = None
@@ -142,7 +138,6 @@ class OptimizerUse:
         grad = self.gradient()
         if grad is None:
             return
-        self.n_steps += 1
         self.n_thrown_away += self.left is not None and self.left() is not grad
         self.left, self.stepped_with = None, (weakref.ref(grad), grad._version)
 
@@ -503,11 +498,9 @@ def _flags(module: Any) -> dict[str, Any]:
     parameter = next(module.parameters(), None)
     device = "cpu" if parameter is None else parameter.device.type
     autocast = torch.is_autocast_enabled(device)
-    dtype = None if parameter is None else str(parameter.dtype).removeprefix("torch.")
-    computes_in = str(torch.get_autocast_dtype(device)) if autocast else f"torch.{dtype}"
-    on_cpu_in = computes_in.removeprefix("torch.") if device == "cpu" else ""
+    dtype = torch.get_autocast_dtype(device) if autocast else getattr(parameter, "dtype", None)
+    name = str(dtype).removeprefix("torch.")
     return {
-        "device": device,
         "anomaly": torch.is_anomaly_enabled(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "fills": getattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
@@ -515,6 +508,5 @@ def _flags(module: Any) -> dict[str, Any]:
         and parameter is not None
         and torch.backends.cudnn.is_acceptable(parameter),  # type: ignore[no-untyped-call]
         "autocast": autocast,
-        "dtype": dtype,
-        "half_on_cpu": on_cpu_in if on_cpu_in in ("bfloat16", "float16") else "",
+        "half_on_cpu": name if device == "cpu" and name in ("bfloat16", "float16") else "",
     }

@@ -155,7 +155,7 @@ class StepTracker:
         read_memory: Callable[[], Footprint] | None = None,
         hz: float = 2.0,
     ) -> None:
-        self._now = now
+        self.now = now
         self._display = Instrument("the live display")
         self._on_update = None if on_update is None else self._display.hook(on_update)
         self._updates = Instrument("the live updates")
@@ -206,13 +206,9 @@ class StepTracker:
         mine += [one.instrument for one in (self._batches, self.looks) if one]
         return tuple(i.failure for i in mine if i.failure is not None)
 
-    def now(self) -> int:
-        """The clock, in nanoseconds."""
-        return self._now()
-
     def start(self) -> None:
         """Begin; torch is imported, if ever."""
-        self._began_ns = self._now()
+        self._began_ns = self.now()
         self._epoch_began_ns = self._began_ns
         self._due_ns = 0 if self._batches else self._began_ns + self._early_ns
         self._is_on = True
@@ -242,7 +238,7 @@ class StepTracker:
             until_ns: when the loop ended, where that is not now.
         """
         self.unhook()
-        now_ns = self._now() if until_ns is None else until_ns
+        now_ns = self.now() if until_ns is None else until_ns
         with self._machine.guard("ending"):
             mark, self._mark = self._mark, None
             if mark is not None and now_ns - self._marked_ns >= _SHORTEST_NS:
@@ -251,7 +247,7 @@ class StepTracker:
             if self.looks is not None and until_ns is None:
                 self.looks.look(now=True)
         if self.meter.n > self._seen[0]:
-            self._update(self._now())
+            self._update(self.now())
 
     def unhook(self) -> None:
         """Leave no hook, and no thread; once more where that is so."""
@@ -315,7 +311,7 @@ class StepTracker:
             self.starts.append((self._epoch_from, step_ns, wait_ns))
         if ended_ns >= self._due_ns:
             self._update(ended_ns)
-        now_ns = self._now()
+        now_ns = self.now()
         self.phases.skip(now_ns)
         self.sampler.begins(meter.n, now_ns)
         return now_ns
@@ -347,7 +343,7 @@ class StepTracker:
                     wait_share=waited_ns / spent_ns if spent_ns > 0 and self.uses_loader else None,
                 )
             )
-        after_ns = self._now()
+        after_ns = self.now()
         self._n_updates += 1
         period_ns, rest = self._period_ns, _REST_AFTER_UPDATE
         if self._n_updates <= _EARLY_UPDATES:
@@ -359,7 +355,7 @@ class StepTracker:
             if not self._is_recorded:
                 self.sampler.learns(meter, self._loop)
             self._look_at_machine(after_ns)
-        self.update_ns += max(self._now() - now_ns, 0)
+        self.update_ns += max(self.now() - now_ns, 0)
 
     def _position(self) -> tuple[int, int | None]:
         """Steps of this epoch that are over, and how many it has; all steps where unknown."""

@@ -19,7 +19,7 @@ from perfkit.trace.record.lines import NO_LINES
 
 V100 = {"name": "Tesla V100", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}
 A100 = {"name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "warpSize": 32}
-SGD = Facts((OptimizerFacts("SGD", 4, ("float32",), ("cuda",)),))
+SGD = Facts((OptimizerFacts("SGD", 4, ("float32",)),))
 MI250 = {"name": "AMD Instinct MI250X", "computeMajor": 9, "computeMinor": 0, "warpSize": 64}
 
 

@@ -25,7 +25,7 @@ from perfkit.trace.record.lines import NO_LINES
 V100 = {"name": "Tesla V100", "computeMajor": 7, "computeMinor": 0, "warpSize": 32}
 A100 = {"name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "warpSize": 32}
 CARD = {"name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0, "totalGlobalMem": 40 * 2**30}
-ADAMW = Facts((OptimizerFacts("AdamW", 4, ("float32",), ("cpu",)),), 2, 2)
+ADAMW = Facts((OptimizerFacts("AdamW", 4, ("float32",)),), 2, 2)
 
 _MADE = Simulated | tuple[Simulated, dict[str, Any]]
 
@@ -253,7 +253,7 @@ def working(us: float, name: str, card: dict[str, Any], **args: Any) -> _MADE:
     return sim, {"device": card}
 
 
-FLOATS = Facts((OptimizerFacts("SGD", 4, ("float32",), ("cuda",)),))
+FLOATS = Facts((OptimizerFacts("SGD", 4, ("float32",)),))
 TF32 = "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckcrs_nchw"
 HALF = "vectorized_elementwise_kernel<BFloat16>"
 
@@ -322,7 +322,7 @@ def changed(**changes: Any) -> Facts:
     return dataclasses.replace(ADAMW, **changes)
 
 
-DOUBLE = Facts((OptimizerFacts("AdamW", 4, ("float64",), ("cpu",)),), 2, 2)
+DOUBLE = Facts((OptimizerFacts("AdamW", 4, ("float64",)),), 2, 2)
 
 #: rule, what is made of a figure, a figure below the threshold, one above it
 BRACKETS: list[tuple[str, Callable[[float], _MADE], float, float]] = [
@@ -648,7 +648,7 @@ def test_lines_of_the_loader_are_not_named_for_other_time() -> None:
 
 
 def test_only_tensors_of_an_optimizer_that_can_do_better_are_counted() -> None:
-    both = (*ADAMW.optimizers, OptimizerFacts("LBFGS", 9, ("float32",), ("cpu",)))
+    both = (*ADAMW.optimizers, OptimizerFacts("LBFGS", 9, ("float32",)))
     told = said((update(50, 200), {"facts": changed(optimizers=both)}), "optimizer-loop")
     assert "for 4 parameter tensors" in told
 
@@ -885,7 +885,7 @@ def test_16_bits_are_advised_to_who_trains_in_32(
     dtypes: tuple[tuple[str, ...], ...], advised: bool
 ) -> None:
     sim, known = narrow(0)  # type: ignore[misc]
-    optimizers = tuple(OptimizerFacts("SGD", 4, one, ("cuda",)) for one in dtypes)
+    optimizers = tuple(OptimizerFacts("SGD", 4, one) for one in dtypes)
     assert ("32-bits" in fired((sim, known | {"facts": Facts(optimizers)}))) == advised
 
 
@@ -1020,7 +1020,7 @@ def test_how_often_ranks_meet_on_the_host_is_told() -> None:
 )
 def test_an_option_is_advised_to_optimizers_that_take_it(name: str, option: str | None) -> None:
     """Known by the program, or read off the label in a trace of somebody else's."""
-    known = Facts((OptimizerFacts(name, 4, ("float32",), ("cpu",)),), 2, 2)
+    known = Facts((OptimizerFacts(name, 4, ("float32",)),), 2, 2)
     labelled = update(50, 200)
     for event in labelled.events:
         event["name"] = event["name"].replace("AdamW", name)

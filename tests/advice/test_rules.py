@@ -54,7 +54,7 @@ def _finding(diagnosis: Diagnosis, rule: str) -> Finding:
 
 
 def _adamw(**changes: object) -> Facts:
-    optimizer = OptimizerFacts("AdamW", 4, ("float32",), ("cpu",))
+    optimizer = OptimizerFacts("AdamW", 4, ("float32",))
     return Facts((dataclasses.replace(optimizer, **changes),), 2, 2)  # type: ignore[arg-type]
 
 

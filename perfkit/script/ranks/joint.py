@@ -115,10 +115,7 @@ class RankedRun(Shown):
             "skew_ms": compared.skew_ms,
             "transfer_ms": compared.transfer_ms,
             "stragglers": compared.stragglers,
-            "waits": [
-                {"rank": who, "for_rank": whom, "ms_per_step": ms}
-                for (who, whom), ms in compared.waits_ms.items()
-            ],
+            "waits": compared.waits,
         }
         return fields(self, without=("compared",), type="ranks", collectives=collectives)
 

@@ -102,6 +102,14 @@ class Ranks(Shown):
     transfer_ms: float | None = None
     on_host: bool = False
 
+    @property
+    def waits(self) -> list[dict[str, float]]:
+        """``waits_ms`` as JSON has it."""
+        return [
+            {"rank": who, "for_rank": whom, "ms_per_step": ms}
+            for (who, whom), ms in self.waits_ms.items()
+        ]
+
 
 def ranks(paths: Sequence[str | os.PathLike[str]], *, at_once: int | None = None) -> Ranks:
     """Compare the ranks of one job.

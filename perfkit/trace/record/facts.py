@@ -29,14 +29,12 @@ class OptimizerFacts:
         name: its class.
         n_tensors: parameter tensors.
         dtypes: of the parameters, distinct.
-        devices: types of their devices, distinct.
         elements: of the parameters in each of the dtypes; empty where that is not known.
     """
 
     name: str
     n_tensors: int
     dtypes: tuple[str, ...]
-    devices: tuple[str, ...]
     elements: tuple[int, ...] = ()
 
 
@@ -167,7 +165,6 @@ def optimizer_facts(optimizer: Any) -> OptimizerFacts:
         name=type(optimizer).__name__,
         n_tensors=len(tensors),
         dtypes=dtypes,
-        devices=tuple(sorted({p.device.type for p in tensors})),
         elements=tuple(elements[dtype] for dtype in dtypes),
     )
 

@@ -119,13 +119,6 @@ class Cost:
     stays_attached: bool = False
 
     @property
-    def slowdown(self) -> float | None:
-        """Profiled over unprofiled median step; None where one of them is missing."""
-        if not self.profiled_step_ms or not self.unprofiled_step_ms:
-            return None
-        return self.profiled_step_ms / self.unprofiled_step_ms
-
-    @property
     def plain_step_ms(self) -> float | None:
         """``unprofiled_step_ms`` where those are the same steps but for the profiler; else None."""
         plain, profiled = self.unprofiled_step_ms, self.profiled_step_ms
@@ -138,7 +131,7 @@ class Cost:
     def sentence(self) -> str:
         """The same in words."""
         parts = []
-        if self.slowdown is not None:
+        if self.profiled_step_ms and self.unprofiled_step_ms:
             parts.append(
                 f"a profiled step took {fmt_ms(self.profiled_step_ms)} (n={self.n_profiled}), "
                 f"one after recording, which still has perfkit's hooks, "
