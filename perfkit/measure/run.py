@@ -83,7 +83,8 @@ class WatchedRun(Generic[_Batch]):
         if total is not None:
             check_whole("total", total, 0)
         check_hz("updates per second", hz)
-        self._loader: Any = loader
+        #: the wrapped loader
+        self.loader: Any = loader
         self._given_total = total
         self.name = printable(str(name or type(loader).__name__), _LONGEST_NAME)
         self._observer = observer
@@ -116,12 +117,7 @@ class WatchedRun(Generic[_Batch]):
         return f"<perfkit.watch of {self.name}: {self.tracker.meter.n} steps, {self._ended}>"
 
     def __len__(self) -> int:
-        return len(self._loader)
-
-    @property
-    def loader(self) -> Any:
-        """The wrapped loader."""
-        return self._loader
+        return len(self.loader)
 
     if TYPE_CHECKING:
         dataset: Any
@@ -133,7 +129,7 @@ class WatchedRun(Generic[_Batch]):
 
         def __getattr__(self, name: str) -> Any:
             if name in _OF_THE_LOADER:
-                return getattr(self._loader, name)
+                return getattr(self.loader, name)
             raise AttributeError(f"a watch has no {name!r}; what the loader has is at .loader")
 
     @property
@@ -142,7 +138,7 @@ class WatchedRun(Generic[_Batch]):
         if self._given_total is not None:
             return self._given_total
         try:
-            return len(self._loader)
+            return len(self.loader)
         except Exception:  # no length, one that depends on the data, or an invalid one
             return None
 
@@ -179,7 +175,7 @@ class WatchedRun(Generic[_Batch]):
         ended = _LEFT
         try:
             guard.hook(self._open)(loop, sys._getframe(1).f_code)
-            source = iter(self._loader)
+            source = iter(self.loader)
             # Emptied before the batch is handed out: this frame must not keep it alive while the
             # loop uses it or the next one is fetched.
             box: list[_Batch] = []
@@ -320,7 +316,7 @@ class WatchedRun(Generic[_Batch]):
             n_epochs=tracker.epochs,
             n_unfinished=self._unfinished,
             batch_size=self._batch_size if tracker.samples else None,
-            one_shot=hasattr(type(self._loader), "__next__"),
+            one_shot=hasattr(type(self.loader), "__next__"),
             problems=(*self._problems, *([failed.sentence()] if failed else ())),
         )
 

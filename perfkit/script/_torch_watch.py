@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from perfkit.advice.state.state import StateWatch
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.limit.kept import peaks_in_use
-from perfkit.measure.meter import StepMeter
 from perfkit.measure.outer_calls import OuterCalls
 from perfkit.measure.tracker import StepTracker, Update
 from perfkit.script.options import SYNCLINT_STEPS, Options
@@ -26,6 +25,7 @@ class TorchWatch:
     Attributes:
         recorder: finds the steps and records a few.
         run: every step, its data wait, phases and memory.
+        meter: of this run.
         account: of the first steps' memory.
         syncs: predicted waits.
         left_as_it_is: the program hung while it was recorded, or while its memory or waits were
@@ -48,6 +48,7 @@ class TorchWatch:
             n_slowed=options.n_slowed,
         )
         self.run = StepTracker(on_update, is_recorded=True, n_left_out=options.n_left_out)
+        self.meter = self.run.meter
         self.state = StateWatch(lambda: self.recorder.runs_profiler)
         self.run.phases.live = self.state.live
         self.account: MemoryAccount | None = None
@@ -62,11 +63,6 @@ class TorchWatch:
         """What of it failed and was switched off."""
         mine = (i.failure for i in (self._instrument, self._extras))
         return (*(f for f in mine if f is not None), *self.run.failures, *self.state.failures)
-
-    @property
-    def meter(self) -> StepMeter:
-        """Every step, and its data wait."""
-        return self.run.meter
 
     def start(self) -> None:
         """Begin; torch is imported."""

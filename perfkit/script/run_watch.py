@@ -51,7 +51,8 @@ class RunWatch:
         self.options = options or Options()
         self._on_update = on_update
         self._instrument = Instrument("perfkit run")
-        self._torch: TorchWatch | None = None
+        #: what has been seen since torch was imported; None if it was not
+        self.seen: TorchWatch | None = None
         self._wait_no_more: Callable[[], None] | None = None
         self._pid = 0
         self._thread_id = 0
@@ -64,17 +65,12 @@ class RunWatch:
         return os.getpid() == self._pid
 
     @property
-    def seen(self) -> TorchWatch | None:
-        """What has been seen since torch was imported; None if it was not."""
-        return self._torch
-
-    @property
     def left_torch_half_loaded(self) -> bool:
         """The program ended, or is ended now, within its ``import torch``.
 
         What uses torch then fails in odd ways, also where it imports it again.
         """
-        if self._torch is not None:
+        if self.seen is not None:
             return False
         torch = sys.modules.get("torch")
         if torch is None:
@@ -83,7 +79,7 @@ class RunWatch:
 
     def snapshot(self) -> Snapshot:
         """What the program is doing right now; may be called in any thread."""
-        seen = self._torch
+        seen = self.seen
         if seen is None:
             return Snapshot(0, time.perf_counter() - self._began_s, None)
         meter = seen.meter
@@ -112,8 +108,8 @@ class RunWatch:
         from perfkit.script._torch_watch import TorchWatch
 
         self._torch_s = time.perf_counter()
-        self._torch = TorchWatch(self.options, self._on_update)
-        self._torch.start()
+        self.seen = TorchWatch(self.options, self._on_update)
+        self.seen.start()
 
     def stop(self, error: BaseException | None = None, *, hangs: bool = False) -> None:
         """End: leave no hook, thread or profiler. Does not raise.
@@ -130,8 +126,8 @@ class RunWatch:
             if self._wait_no_more is not None:
                 self._wait_no_more()
         with self._instrument.guard("ending"):
-            if self._torch is not None:
-                self._torch.stop(error, hangs=hangs)
+            if self.seen is not None:
+                self.seen.stop(error, hangs=hangs)
 
     def result(self, ended: str, *, rank: int | None = None) -> WholeRun:
         """Explain the run, after its end.
@@ -147,7 +143,7 @@ class RunWatch:
             ended,
             Times(self._began_s, self._torch_s or None, self._ended_s, self._torch_elsewhere),
             self.options,
-            self._torch,
+            self.seen,
             rank=rank,
             failure=self._instrument.failure,
         )
@@ -156,9 +152,9 @@ class RunWatch:
         """In a forked child."""
         if self._wait_no_more is not None:
             self._wait_no_more()
-        if self._torch is not None:
-            self._torch.forget()
-            self._torch = None
+        if self.seen is not None:
+            self.seen.forget()
+            self.seen = None
 
 
 _watches: weakref.WeakSet[RunWatch] = weakref.WeakSet()

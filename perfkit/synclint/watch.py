@@ -95,17 +95,11 @@ class NotedWait(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """One wait, if it is one: that is known when all connections are.
-
-    Attributes:
-        noted: where and why.
-        spots: of the tensors that must be on the device.
-        absent: of those that must not be, because they are copied to it.
-    """
+    """One wait, if it is one: that is known when all connections are."""
 
     noted: NotedWait
-    spots: tuple[Spot, ...]
-    absent: tuple[Spot, ...]
+    spots: tuple[Spot, ...]  # of the tensors that must be on the device
+    absent: tuple[Spot, ...]  # of those that must not be, because they are copied to it
 
 
 class _Call(NamedTuple):

@@ -140,8 +140,8 @@ def test_rates_are_of_the_steps_without_the_set_up() -> None:
     watch.stop()
     said = watch.result("finished")
     assert said.steps is not None
-    assert watch._torch is not None
-    spans = watch._torch.recorder.log.times_s
+    assert watch.seen is not None
+    spans = watch.seen.recorder.log.times_s
     assert spans[0][1] - spans[0][0] > 0.3
     later_s = sum(end - begin for begin, end in spans[1:])
     assert said.steps.steps_per_s == pytest.approx(11 / later_s)
@@ -225,8 +225,8 @@ def test_several_backward_passes_for_a_step_of_an_optimizer_are_one_step() -> No
     watch.stop()
     said = watch.result("finished")
     assert said.n_steps == 6
-    assert watch._torch is not None
-    assert watch._torch.run.samples == 48 * 5
+    assert watch.seen is not None
+    assert watch.seen.run.samples == 48 * 5
 
 
 def test_why_there_is_no_step_comes_first() -> None:
