@@ -71,7 +71,7 @@ def _profile(p: Profile) -> Document:
         warnings=tuple(dict.fromkeys((*p.warnings, *_step_notes(p)))),
         advice=next_steps,
         advice_title="What to do",
-        bars=_bars(p.breakdown, is_piece=p.is_piece) if p.whole is None else _bar_of_all(p),
+        bars=_bars(p.breakdown, p) if p.whole is None else _bar_of_all(p),
         pictures=(*(() if strip is None else (_picture(strip, p),)), *_falls(p)),
         findings=findings[:_MAIN_FINDINGS],
         more_findings=findings[_MAIN_FINDINGS:],
@@ -419,19 +419,22 @@ def _step_line(b: Breakdown, *, how: bool = True) -> str:
     return f"{n} steps profiled: {fmt_ms(min(steps_ms))} … {fmt_ms(max(steps_ms))}{found}."
 
 
-def _bars(b: Breakdown, *, is_piece: bool = False) -> tuple[Bar, ...]:
-    """Mean time per class over typical steps: means add up to a step, medians would not."""
+def _bars(b: Breakdown, of: Profile | None = None) -> tuple[Bar, ...]:
+    """Mean shares of typical steps, in the time of the step that is told; a host may run ahead."""
     if not b.steps:
         return ()
     chosen = typical(b)
-    steps = chosen.breakdown
-    mean_ms = statistics.fmean(steps.wall_ms)
-    host = _without_unused(steps.shares())
-    of = "all of it" if is_piece else chosen.words
-    bars = [Bar(f"Host, as recorded ({fmt_ms(mean_ms)}, {of})", _segments(host, mean_ms))]
+    steps, words = chosen.breakdown, chosen.words
+    host_ms = device_ms = statistics.fmean(steps.wall_ms)
+    if of is not None:
+        host_ms, device_ms = of.step.median, of.diagnosis.step_ms
+        words = "all of it" if of.is_piece else f"shares: {words}"
+    host = _segments(_without_unused(steps.shares()), host_ms)
+    bars = [Bar(f"Host ({fmt_ms(host_ms)}; {words})", host)]
     if b.has_device:
-        device = _segments(steps.device_shares(), mean_ms)
-        bars.append(Bar(f"Device (the same {fmt_ms(mean_ms)})", device))
+        same = "the same " * (device_ms == host_ms)
+        device = _segments(steps.device_shares(), device_ms)
+        bars.append(Bar(f"Device ({same}{fmt_ms(device_ms)})", device))
     return tuple(bars)
 
 
