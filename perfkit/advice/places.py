@@ -16,12 +16,6 @@ from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, where
 
 _MOST_FILES, _MOST_LINES = 200, 20_000
-# Kineto writes a frame as ``path(line): function``.
-_FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
-# Frames of Python, installed packages and perfkit, on any machine.
-_NOT_THE_USERS = re.compile(
-    r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python\d[\d.]*|torch|perfkit)[/\\]|^<"
-)
 
 
 def shown_line(file: str, line: int) -> str:
@@ -126,16 +120,3 @@ def _user_files() -> list[str]:
 def name_of(thing: Any) -> str:
     """The class of an object, for a sentence."""
     return printable(type(thing).__qualname__, 60)
-
-
-def recorded_place(stack: str) -> tuple[str, int, str] | None:
-    """File, line and function of the innermost user frame; None if there is none.
-
-    Args:
-        stack: frames as ``path(line): function``, innermost first, joined by ``;``.
-    """
-    for frame in stack.split(";"):
-        found = _FRAME.match(frame.strip())
-        if found and not _NOT_THE_USERS.search(found["file"]):
-            return found["file"], int(found["line"]), found["function"]
-    return None

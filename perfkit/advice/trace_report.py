@@ -15,7 +15,6 @@ from typing import Any
 from perfkit._version import __version__
 from perfkit.advice.diagnose import as_compared
 from perfkit.advice.open_trace import OpenTrace
-from perfkit.advice.places import recorded_place
 from perfkit.advice.profile import Profile, explain
 from perfkit.base.display import Shown
 from perfkit.base.errors import TraceError, UsageError
@@ -109,7 +108,7 @@ def _diff(changed: Diff) -> dict[str, Any]:
 
 
 def _sync(sync: Sync) -> dict[str, Any]:
-    file, line, function = recorded_place(sync.stack) or (None, None, None)
+    file, line, function = sync.place or (None, None, None)
     keys = ("op", "count", "cost_us", "call", "copy", "is_transfer")
     return {
         **{key: getattr(sync, key) for key in keys},

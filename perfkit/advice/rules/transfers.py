@@ -10,7 +10,6 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
-from perfkit.advice.places import recorded_place
 from perfkit.advice.rules.rule import rule
 from perfkit.base.device import in_use
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
@@ -78,7 +77,7 @@ def sync(case: Case) -> Iterator[Finding]:
         what_to_do = (
             f"# only a clock needs to wait: once, after all of the work\ntorch.{kind}.synchronize()"
         )
-    place = recorded_place(worst.stack)
+    place = worst.place
     yield found(
         "sync",
         "The host waits for the device inside the step",

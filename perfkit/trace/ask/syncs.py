@@ -7,6 +7,7 @@ memory, ``non_blocking=True``) is none.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,13 @@ from perfkit.trace.read.around import rows_around
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import runtime_calls
 from perfkit.trace.read.steps import Steps
+
+# Kineto writes a frame as ``path(line): function``.
+_FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
+# Frames of Python, installed packages and perfkit, on any machine.
+_NOT_THE_USERS = re.compile(
+    r"(^|[/\\])(site-packages|dist-packages|lib[/\\]python\d[\d.]*|torch|perfkit)[/\\]|^<"
+)
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,15 @@ class Sync:
     def per_step(self) -> float:
         """Calls per step."""
         return self.count / max(self.n_steps, 1)
+
+    @property
+    def place(self) -> tuple[str, int, str] | None:
+        """File, line and function of the innermost user frame; None if there is none."""
+        for frame in self.stack.split(";"):
+            found = _FRAME.match(frame.strip())
+            if found and not _NOT_THE_USERS.search(found["file"]):
+                return found["file"], int(found["line"]), found["function"]
+        return None
 
 
 @dataclass(frozen=True)
