@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import random
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -358,20 +357,6 @@ def _text() -> None:
 def test_what_is_to_be_kept_is_no_finding(loop: Callable[[], None]) -> None:
     run = _run(loop)
     assert not {f.rule for f in run.findings} & _RULES
-
-
-@pytest.mark.parametrize("kind", [list, collections.deque])
-def test_drawing_from_a_long_deque_is_named_and_not_from_a_list(kind: Any) -> None:
-    replay: Any = kind()
-
-    def note(loss: torch.Tensor) -> None:
-        replay.extend((step, bytearray(2048)) for step in range(1000))
-        random.sample(replay, 8)
-
-    found = {f.rule: f for f in _run(lambda: _train(note)).findings}
-    assert ("deque-middle" in found) is (kind is collections.deque)
-    if kind is collections.deque:
-        assert ".sample(replay, 8)" in (found["deque-middle"].line or "")
 
 
 @pytest.mark.parametrize("mib_a_step", [0.5, 8.0])

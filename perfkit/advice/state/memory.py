@@ -27,7 +27,7 @@ from perfkit.advice.line_kinds import GROWS
 from perfkit.advice.places import first_line_with, line_of, name_of, only_line_with, shown_line
 from perfkit.advice.state.calls import profiles_all_along
 from perfkit.advice.state.data import many_objects
-from perfkit.advice.state.state import alive, state, state_of_now
+from perfkit.advice.state.state import alive, state_of_now
 from perfkit.base.words import fmt_bytes, plural
 from perfkit.measure.live import Live
 from perfkit.measure.memory_looks import Rise, free_rise, of_workers, own_rise, rise
@@ -42,8 +42,6 @@ _MOST_STEPS = 0.5
 _LEAST_ENTRIES, _MOST_ENTRIES, _MOST_PARTS, _MOST_NAMES = 24, 4096, 64, 3
 # What is seen explains what grows if it is so much of it.
 _EXPLAINS = 0.5
-# Walking through a deque of so many entries takes some ten µs for each that is drawn.
-_LONG = 10_000
 # Looks at objects may take so much of the run.
 _MOST_OF_THE_RUN = 0.02
 # Kept graphs double from look to look, as steps do.
@@ -320,34 +318,6 @@ _BY_LINE = (
     "# if that shows nothing, a library written in C or C++ keeps it: oneDNN something for each\n"
     "# shape of inputs on a CPU, for one (ONEDNN_PRIMITIVE_CACHE_CAPACITY=16)"
 )
-
-
-@state
-def draws_from_a_deque(live: Live) -> Iterator[Finding]:
-    """Entries in the middle of a long deque are asked for: each time it is walked through."""
-    seen: _Objects | None = live.kept.get("steps")
-    keeper = None if seen is None else seen.keeper
-    if keeper is None or keeper.kind != "deque" or keeper.n < _LONG:
-        return
-    name = keeper.last_name
-    line = only_line_with(
-        rf"\brandom\.(sample|choices?|shuffle)\(.*\b{name}\b|\b{name}\[(?!\s*-?[01]\s*\])"
-    )
-    if name and line:
-        yield fact(
-            "deque-middle",
-            f"Each entry that is drawn from {keeper.name} costs more, the fuller it is: it is a "
-            "deque",
-            (
-                f"it had {plural(keeper.n, 'entry', 'entries')} by step {live.n_steps}; a deque is "
-                "walked through from an end to reach one in its middle, a list is not",
-            ),
-            f"# a list reaches any entry at once; where it is full, the first ones are replaced:\n"
-            f"{name}[n % size] = entry  # {name} = [None] * size\n"
-            "n += 1",
-            line=line,
-            acts_on=("other",),
-        )
 
 
 @state_of_now
