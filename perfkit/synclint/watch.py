@@ -45,6 +45,7 @@ from perfkit.synclint.sites import (
 if TYPE_CHECKING:
     from perfkit.synclint.reality import Tracer
 
+_TO_HOST, _TO_DEVICE = "cpu", "cuda"  # methods of a tensor
 _Tensor = torch.Tensor
 _NO_LABEL: AbstractContextManager[Any] = nullcontext()
 _MODULE_FILE = sys.modules["torch.nn.modules.module"].__file__
@@ -665,7 +666,7 @@ class SyncWatch:
         target, source = _target(call.args, call.kwargs), call.source
         if isinstance(target, _Tensor):
             self._devices[id(target)] = target, self._spot(target)
-        to_host = call.name == "cpu"
+        to_host = call.name == _TO_HOST
         if not to_host and call.name != "cuda":
             where = target.device if isinstance(target, _Tensor) else torch.device(target)
             to_host = is_literal_cpu(call.frame, target) or (
@@ -758,7 +759,7 @@ def _moves(name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:
         return isinstance(_target(args, kwargs), str | int | torch.device | _Tensor)
     if name in ("as_tensor", "asarray"):
         return bool(args) and isinstance(args[0], _Tensor) and kwargs.get("device") is not None
-    return name in ("cpu", "cuda")
+    return name in (_TO_HOST, _TO_DEVICE)
 
 
 def _tensors(values: Any) -> list[Any]:

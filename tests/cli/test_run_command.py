@@ -493,7 +493,7 @@ def test_torchrun_starts_it_as_a_module(folder: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("torch.Size([3, 2])") == 2
-    assert "No step was seen in no_step.py: no torch optimizer stepped" in done.stderr
+    assert "No step was seen in no_step.py" in done.stderr
     assert [_said(folder / f"r.rank{i}.json")["rank"] for i in range(2)] == [0, 1]
 
 

@@ -79,7 +79,7 @@ def test_the_lines_that_made_the_tensors_are_named(result):
 def test_the_report_shows_it(result):
     from perfkit import show
 
-    words, page = show.text(result), show.html(result)
+    words, page = show.text(result), show.html(result).replace("\xa0", " ")
     assert "the biggest held[0] (288 MiB)" in " ".join(words.split())
     assert "the biggest held[0] (288 MiB)" in page
     assert "model.weight" in page

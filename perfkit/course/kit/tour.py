@@ -136,7 +136,7 @@ def tour(names: Sequence[str], out: Path, say: Say, *, save: bool = False) -> li
                 say("\n" + comparison["sentence"])
             say(f"\n{run.lesson}: {run.seconds:.0f} s; page: {page}\n")
         found = _ledger(paths if names else None)
-        say(str(found) + "\n")
+        say(found.to_text() + "\n")
     finally:
         provenance = stamp(command="perfkit tour")
         summary = {

@@ -1,7 +1,7 @@
 """A rank among the others: it says where it is, leaves its record, and the last one reports.
 
-No rank waits for another one at its end: who ends last, reports on all of them. So a rank that died
-or hangs keeps nobody from ending, and whoever launched the job sees no difference.
+No rank that has begun is waited for at another one's end: who ends last, reports on all of them. So
+a rank that died or hangs keeps nobody from ending, and whoever launched the job sees no difference.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from perfkit.script.ranks.joint import RankedRun
     from perfkit.script.whole_run import WholeRun
 
+# A rank that ends before another one has begun waits so long for it: only such a one waits.
+_LATEST_START_S = 5.0
 #: A file in the job's folder.
 MISSES_A_FILE = "misses_a_file"
 
@@ -99,6 +102,10 @@ class Meeting:
         # each tells before it looks: of two that end at once, one at least sees the other
         self._heartbeat.ends(self._ended, is_told=True)
         others = read_statuses(folder, self.job.here).values()
+        late_s = time.monotonic() + _LATEST_START_S
+        while len(others) < len(self.job.here) and time.monotonic() < late_s:
+            time.sleep(0.1)
+            others = read_statuses(folder, self.job.here).values()
         if any(not s.is_told and s.pid != os.getpid() and lives(s) for s in others):
             return False
         try:
