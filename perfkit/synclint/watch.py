@@ -667,7 +667,7 @@ class SyncWatch:
         if isinstance(target, _Tensor):
             self._devices[id(target)] = target, self._spot(target)
         to_host = call.name == _TO_HOST
-        if not to_host and call.name != "cuda":
+        if not to_host and call.name != _TO_DEVICE:
             where = target.device if isinstance(target, _Tensor) else torch.device(target)
             to_host = is_literal_cpu(call.frame, target) or (
                 self._is_on_gpu(source) and where.type == "cpu"
