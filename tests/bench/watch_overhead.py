@@ -126,8 +126,7 @@ def watch(clock):
     import perfkit.widgets.live_plot as live
     import perfkit.widgets.watch as shows
     parts.of(tracker, "_read_memory", "memory")
-    import perfkit.measure.tracker as runs
-    parts.of(runs, "points", "points")
+    parts.of(type(tracker.meter), "points", "points")
     parts.of(tracker.sampler, "learns", "sampler")
     parts.of(tracker, "_look_at_machine", "machine")
     parts.of(plot, "update", "curve")
@@ -145,7 +144,7 @@ def watch(clock):
     def leaves():  # else the sampler looks in the turn of another arm
         tracker.sampler._step = 0, 0
     clock.leaves = leaves
-    sent["perfkit.watch"] = lambda: tracker._pace._n
+    sent["perfkit.watch"] = lambda: tracker._n_updates
     globals()["run"] = run
     yield from run
 
