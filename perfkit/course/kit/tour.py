@@ -332,7 +332,8 @@ def _save(notebook: Any, path: Path) -> None:
 
     A widget without its kernel is only an error message, and there is a picture or text beside it.
     The Python version in the metadata does not matter. The file that a kernel compiles a cell as
-    has the kernel's process number in its name; what remains names the cell by its text.
+    has the kernel's process number in its name; what remains names the cell by its text. Of a
+    package's file remains its place in the package.
     """
     import nbformat
 
@@ -350,10 +351,12 @@ def _save(notebook: Any, path: Path) -> None:
 # it begins where a word does: from each letter of a picture's base64 it would take hours
 _FILE_OF_CELL = re.compile(r"""(?<![^\s"'(])[^\s"'(]*ipykernel_\d+[/\\](\d+\.py)""")
 
+_TO_PACKAGES = re.compile(r"""(?<![^\s"'(])[^\s"'(]*[/\\](?:site|dist)-packages[/\\]""")
+
 
 def _without_process(value: Any) -> Any:
     if isinstance(value, str):
-        return _FILE_OF_CELL.sub(r"cell-\1", value)
+        return _TO_PACKAGES.sub("", _FILE_OF_CELL.sub(r"cell-\1", value))
     if isinstance(value, list):
         return [_without_process(one) for one in value]
     if isinstance(value, dict):

@@ -258,11 +258,16 @@ def test_a_save_that_fails_leaves_the_notebook_whole(
     assert [p.name for p in path.parent.iterdir()] == [path.name]
 
 
-def test_a_saved_output_names_a_cell_and_no_process(clone: Path) -> None:
+def test_a_saved_output_names_a_cell_or_package_and_no_place_of_the_machine(clone: Path) -> None:
     path = _lesson(clone, "1")
     notebook = nbformat.read(path, as_version=4)
     file = "/tmp/ipykernel_12474/3362099126.py"
-    said = {"lines": [{"file": file, "line": 3}], "first": f"train ({file}, line 3)"}
+    fetch = "/home/me/.venv/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py"
+    said = {
+        "lines": [{"file": file, "line": 3}],
+        "workers": fetch,
+        "first": f"train ({file}, line 3)",
+    }
     notebook.cells[-1].outputs = [
         new_output("display_data", {RESULT_MIME: said, "text/plain": f"{file}:3"}),
         new_output("stream", name="stderr", text=f"{file}:4: UserWarning: so\n"),
@@ -272,6 +277,7 @@ def test_a_saved_output_names_a_cell_and_no_process(clone: Path) -> None:
     cell = "cell-3362099126.py"
     assert shown.data[RESULT_MIME]["lines"] == [{"file": cell, "line": 3}]
     assert shown.data[RESULT_MIME]["first"] == f"train ({cell}, line 3)"
+    assert shown.data[RESULT_MIME]["workers"] == "torch/utils/data/_utils/fetch.py"
     assert shown.data["text/plain"] == f"{cell}:3"
     assert warned.text == f"{cell}:4: UserWarning: so\n"
     assert "ipykernel_" not in path.read_text(encoding="utf-8")
