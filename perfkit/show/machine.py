@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfkit.base.machine import Capability, Machine, Provenance
+from perfkit.base.machine import Machine, Provenance
+from perfkit.base.machine._capabilities import Capability
 from perfkit.base.words import fmt_bytes
 from perfkit.show.document import Document, Doubt, Table, document_for
 

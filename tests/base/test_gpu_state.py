@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perfkit.base.device.cuda import DEVICE
+from perfkit.base.device import of
 from perfkit.base.machine import gpu_state
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
 from perfkit.base.machine.gpu_state import GpuReading, GpuThrottling, read_gpus
@@ -202,9 +202,9 @@ class Nvml:
 @pytest.fixture
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> Nvml:
     nvml = Nvml()
-    monkeypatch.setattr(DEVICE, "is_initialised", lambda: True)
-    monkeypatch.setattr(DEVICE, "devices", lambda: [0, 1])
-    monkeypatch.setattr(DEVICE, "uuid", lambda index: ["GPU-one", "GPU-gone"][index])
+    monkeypatch.setattr(of("cuda"), "is_initialised", lambda: True)
+    monkeypatch.setattr(of("cuda"), "devices", lambda: [0, 1])
+    monkeypatch.setattr(of("cuda"), "uuid", lambda index: ["GPU-one", "GPU-gone"][index])
     monkeypatch.setattr(gpu_state, "_nvml", lambda: nvml)
     return nvml
 
@@ -252,7 +252,7 @@ def test_a_driver_that_fails_is_no_failure_of_the_run(
 
 
 def test_without_cuda_nothing_is_asked(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(DEVICE, "is_initialised", lambda: False)
+    monkeypatch.setattr(of("cuda"), "is_initialised", lambda: False)
     monkeypatch.setattr(gpu_state, "_nvml", lambda: pytest.fail("NVML was asked"))
     assert read_gpus() == ()
     assert CpuContention(1.0, 1, 1.0).held_back_by() == ()

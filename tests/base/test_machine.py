@@ -20,12 +20,11 @@ from perfkit.base.machine import (
     _gpu,
     _host,
     _packages,
-    _torch_build,
     played,
 )
 from perfkit.base.machine._capabilities import _TESTED_TORCH
 from perfkit.base.machine._gpu import Gpu
-from perfkit.base.machine._torch_build import TorchBuild
+from perfkit.base.machine._packages import TorchBuild
 
 H200 = Gpu(0, "NVIDIA H200", 141 * 2**30, (9, 0), "580.65.06", "NVML")
 P40 = Gpu(0, "Tesla P40", 24 * 2**30, (6, 1), "535.54", "NVML")
@@ -97,9 +96,9 @@ def test_a_stamp_is_of_one_of_five_kinds() -> None:
 def test_what_a_played_gpu_shows_is_never_measured_nor_recorded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(machine, "is_played", lambda: False)
+    monkeypatch.setattr(played, "is_played", lambda: False)
     assert machine.stamp(device="NVIDIA H100").kind == "measured here"
-    monkeypatch.setattr(machine, "is_played", lambda: True)
+    monkeypatch.setattr(played, "is_played", lambda: True)
     # another name of the device changes nothing
     assert machine.stamp(device="NVIDIA H100").kind == "played"
     assert machine.stamp("recorded", device="NVIDIA H100").kind == "played"
@@ -546,13 +545,13 @@ def test_torchs_version_file_is_read_without_running_it() -> None:
         "from typing import Optional\n__version__ = '2.11.0+cu130'\n"
         "cuda: Optional[str] = '13.0'\nhip: Optional[str] = None\nraise SystemExit\n"
     )
-    values = _torch_build._assigned_constants(text)
+    values = _packages._assigned_constants(text)
     assert values == {"__version__": "2.11.0+cu130", "cuda": "13.0", "hip": None}
 
 
 def test_a_probe_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_torch_build, "_PROBE", "raise OSError('libgomp is missing')")
-    answer, error = _torch_build.probe_torch()
+    monkeypatch.setattr(_packages, "_PROBE", "raise OSError('libgomp is missing')")
+    answer, error = _packages.probe_torch()
     assert answer is None
     assert error == "OSError: libgomp is missing"
 

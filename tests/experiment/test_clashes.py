@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit.base.errors import SettingError
-from perfkit.base.machine import Capability, Gpu, facts
+from perfkit.base.machine import facts
+from perfkit.base.machine._capabilities import Capability
+from perfkit.base.machine._gpu import Gpu
 from perfkit.experiment import CATALOGUE, setting
 from perfkit.experiment.settings import check_values, clash, conflicts, resolve
 

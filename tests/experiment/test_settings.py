@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from perfkit.base.errors import SettingError
-from perfkit.base.machine import Capability, Gpu, facts
+from perfkit.base.machine import facts
+from perfkit.base.machine._capabilities import Capability
+from perfkit.base.machine._gpu import Gpu
 from perfkit.experiment.settings import (
     CATALOGUE,
     Settings,

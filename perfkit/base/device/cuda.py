@@ -199,6 +199,3 @@ class _CudaGraph:
 
     def replay(self) -> None:
         self._graph.replay()
-
-
-DEVICE = Cuda()

@@ -1,9 +1,8 @@
 """What perfkit asks of a device, and the null device's answers.
 
 A :class:`Device` is one kind of device, such as all CUDA devices of this process; its methods take
-an index. Adding a device is adding one file to this folder: a subclass, and ``DEVICE``, its
-instance (:mod:`perfkit.base.device.registry` finds it). A program can also add one with
-:func:`perfkit.base.device.register`.
+an index. A new kind of device is a subclass, named in :mod:`perfkit.base.device`; a program can add
+one of its own with :func:`perfkit.base.device.register`.
 """
 
 from __future__ import annotations
@@ -129,7 +128,7 @@ class Device:
 
     def holds(self, tensor: Any) -> bool:
         """Whether the tensor is on a device of this type; False for the null device."""
-        return bool(tensor.device.type == self.type)
+        return not self.is_cpu and bool(tensor.device.type == self.type)
 
     # --- time ---------------------------------------------------------------------------------
 

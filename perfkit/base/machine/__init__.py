@@ -13,30 +13,18 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from perfkit._version import __version__
 from perfkit.base.device import in_use
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
-from perfkit.base.machine import _gpu, _host, _packages
-from perfkit.base.machine._capabilities import Capability, capabilities
-from perfkit.base.machine._gpu import Gpu
-from perfkit.base.machine._torch_build import TorchBuild, probe_torch, torch_build
-from perfkit.base.machine.played import is_played
-from perfkit.base.structs import as_struct
+from perfkit.base.machine import _host, _packages
+from perfkit.base.machine._packages import TorchBuild, probe_torch, torch_build
 
-__all__ = [
-    "Capability",
-    "Gpu",
-    "Kind",
-    "Machine",
-    "Provenance",
-    "TorchBuild",
-    "doctor",
-    "facts",
-    "stamp",
-]
+if TYPE_CHECKING:  # a plain result needs its provenance alone
+    from perfkit.base.machine._capabilities import Capability
+    from perfkit.base.machine._gpu import Gpu
 
 Kind = Literal["measured here", "recorded", "played", "simulated", "predicted"]
 
@@ -84,6 +72,8 @@ class Provenance(Shown):
         Raises:
             UsageError: a field is missing or of the wrong type.
         """
+        from perfkit.base.structs import as_struct
+
         try:
             return as_struct(data, cls)
         except ValueError as error:
@@ -165,8 +155,10 @@ def stamp(
     if kind not in get_args(Kind):
         raise UsageError(f"a figure cannot be {kind!r}; it is one of: {', '.join(get_args(Kind))}")
     device = _default_device() if device is None else device
-    if kind in ("measured here", "recorded") and device != "cpu" and is_played():
-        kind = "played"
+    if kind in ("measured here", "recorded") and device != "cpu":
+        from perfkit.base.machine.played import is_played
+
+        kind = "played" if is_played() else kind
     return Provenance(
         kind=kind,
         machine=machine_sentence(),
@@ -224,6 +216,8 @@ def doctor() -> Machine:
 
 
 def _machine(build: TorchBuild | None, gpus: tuple[Gpu, ...], probe_error: str | None) -> Machine:
+    from perfkit.base.machine._capabilities import capabilities
+
     shm = _host.shared_memory_bytes()
     packages = _packages.installed()
     warnings = []
@@ -253,11 +247,17 @@ def _machine(build: TorchBuild | None, gpus: tuple[Gpu, ...], probe_error: str |
 
 def _gpus_for(build: TorchBuild | None) -> tuple[Gpu, ...]:
     """The GPUs that this torch can use: none for a CPU build."""
-    return _gpu.gpus() if build is not None and build.cuda else ()
+    if build is None or not build.cuda:
+        return ()
+    from perfkit.base.machine._gpu import gpus
+
+    return gpus()
 
 
 def _merged_gpus(told: list[list[Any]], from_driver: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """The list from torch is right about order and visibility; the driver's adds its version."""
+    from perfkit.base.machine._gpu import Gpu
+
     driver = from_driver[0].driver if from_driver else ""
     return tuple(
         Gpu(index, name, int(memory), (cc[0], cc[1]) if cc else None, driver, "torch", type_)

@@ -14,8 +14,7 @@ from perfkit.base.extras import remedy
 from perfkit.base.machine import _gpu, _host
 from perfkit.base.machine._front_end import front_end_lacks
 from perfkit.base.machine._gpu import Gpu
-from perfkit.base.machine._packages import release
-from perfkit.base.machine._torch_build import TorchBuild
+from perfkit.base.machine._packages import TorchBuild, release
 from perfkit.base.words import fmt_bytes
 
 _MIB = 2**20
