@@ -17,7 +17,7 @@ import perfkit
 from perfkit.base.display import Shown
 from perfkit.limit import measured
 from perfkit.trace import limit, load
-from perfkit.trace.ask.question import Answer
+from perfkit.trace.ask import Answer
 
 # Not modules of the package: a server's configuration, a program, files of another installation;
 # and callbacks, whose trainers are not installed everywhere.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from perfkit.advice.open_trace import OpenTrace
-from perfkit.trace.ask.question import questions
+from perfkit.trace.ask import questions
 
 ROOT = Path(__file__).parents[1]
 

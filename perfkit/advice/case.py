@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 
 from perfkit.base.device import pattern
@@ -20,13 +20,11 @@ from perfkit.trace.ask.breakdown import (
     Breakdown,
     StepBreakdown,
     device_layers,
+    device_step_us,
     host_layers,
 )
-from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting, idle_causes, sitting
 from perfkit.trace.ask.operators import Nesting, Operator, nesting, operators
-from perfkit.trace.ask.run_ahead import device_step_us
 from perfkit.trace.ask.set_up import SetUp, compiling, set_up
-from perfkit.trace.ask.syncs import Sync, syncs
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
     Bool,
@@ -41,13 +39,17 @@ from perfkit.trace.read.events import (
     is_communication,
     is_compiling,
     join_device,
+    launch_rows,
     shows_training,
 )
 from perfkit.trace.read.intervals import Intervals, overlap, paint, union, without
-from perfkit.trace.read.lookups import launch_rows
 from perfkit.trace.read.steps import Steps
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples, is_sleep, is_wait
+
+if TYPE_CHECKING:  # a device's, which a step without one never asks
+    from perfkit.trace.ask.idle import Sitting
+    from perfkit.trace.ask.syncs import Sync
 
 _AMD_CALL = re.compile(r"^hip[A-Z]")
 _COMPILED = "Torch-Compiled Region: "
@@ -177,8 +179,11 @@ class Case:
     @cached_property
     def syncs(self) -> tuple[Sync, ...]:
         """Host-device syncs, sorted by cost."""
-        calls = self.trace.is_a(Category.RUNTIME).any()
-        return syncs(self.trace, self.steps) if calls else ()
+        if not self.trace.is_a(Category.RUNTIME).any():
+            return ()
+        from perfkit.trace.ask.syncs import syncs
+
+        return syncs(self.trace, self.steps)
 
     @cached_property
     def wall_us(self) -> float:
@@ -302,7 +307,9 @@ class Case:
     def idle(self) -> Mapping[str, float]:
         """Cause of idle device time → share; zeros without a device."""
         if not self.on_device:
-            return dict.fromkeys(IDLE_CAUSES, 0.0)
+            return Counter[str]()
+        from perfkit.trace.ask.idle import IDLE_CAUSES, idle_causes
+
         causes = idle_causes(self.trace, self.steps)
         chosen = [causes[i] for i in self.typical.indices] if causes else []
         seen = {c: sum(step[c] for step in chosen) for c in IDLE_CAUSES}
@@ -312,6 +319,8 @@ class Case:
 
     def sitting(self, cause: str) -> Sitting | None:
         """In which call the host sat for most of what typical steps idle for this cause."""
+        from perfkit.trace.ask.idle import sitting
+
         return sitting(self.trace, self.steps, cause, self.typical.indices)
 
     @cached_property
@@ -467,7 +476,7 @@ class Case:
         An argument that is no tensor, and a tensor without dimensions, have an empty list.
         """
         index = int(self.trace.dims_id[self.nesting.rows[position]])
-        dims = msgspec.json.decode(self.trace.input_dims[index]) if index >= 0 else []
+        dims = json.loads(self.trace.input_dims[index]) if index >= 0 else []
         shapes = dims if isinstance(dims, list) else []
         return [
             one if isinstance(one, list) and all(isinstance(n, int) for n in one) else []
@@ -477,7 +486,7 @@ class Case:
     def concrete(self, position: int) -> list[Any]:
         """What an op was given for its arguments that are no tensors; empty where not recorded."""
         index = int(self.trace.concrete_id[self.nesting.rows[position]])
-        given = msgspec.json.decode(self.trace.concrete_inputs[index]) if index >= 0 else []
+        given = json.loads(self.trace.concrete_inputs[index]) if index >= 0 else []
         return given if isinstance(given, list) else []
 
     def device_share(self, rows: Int64) -> float:

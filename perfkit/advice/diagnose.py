@@ -10,7 +10,7 @@ from typing import Any
 from perfkit.advice.case import Case
 from perfkit.advice.findings import MAY_WAIT, MOST_GAIN, Finding, amdahl, interval
 from perfkit.advice.outside import LARGE, OF_LOADING, outside, steps_grow
-from perfkit.advice.rules.rule import rules
+from perfkit.advice.rules import rules
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_ms, fmt_share

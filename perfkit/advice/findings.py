@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from perfkit.base.lessons import lesson_of
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_ms
 
@@ -62,6 +61,8 @@ class Finding:
 
     def to_dict(self) -> dict[str, Any]:
         """This finding as plain JSON types."""
+        from perfkit.base.lessons import lesson_of
+
         return fields(
             self,
             without=("title", "cures", "has_bound", "acts_on", "leaves"),

@@ -14,9 +14,9 @@ from perfkit.advice.profile import Profile, explain
 from perfkit.base.arguments import shown
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
+from perfkit.trace.ask import Question, questions
 from perfkit.trace.ask.diff import Diff, diff
 from perfkit.trace.ask.operators import nesting
-from perfkit.trace.ask.question import Question, questions
 from perfkit.trace.ask.ranks import Ranks, ranks
 from perfkit.trace.read.columns import Trace
 from perfkit.trace.read.load import UNPACK_AT_MOST, load

@@ -19,7 +19,6 @@ from perfkit.advice.outside import of_the_program
 from perfkit.base.compiling import CompileReport
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
-from perfkit.base.files import write_atomically
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
@@ -28,8 +27,6 @@ from perfkit.base.words import fmt_share
 from perfkit.measure.summary import Summary, summarize
 from perfkit.trace.ask.breakdown import Breakdown, breakdown
 from perfkit.trace.ask.operators import Operator
-from perfkit.trace.ask.syncs import Sync
-from perfkit.trace.ask.waterfall import NO_DEVICE, Waterfall, waterfall_beside
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import is_communication, is_data_wait
 from perfkit.trace.read.steps import WHOLE, Steps, find_steps, n_backward_passes
@@ -41,6 +38,8 @@ from perfkit.trace.record.step_log import Coverage
 
 if TYPE_CHECKING:
     from perfkit.trace.ask.limit import Limit
+    from perfkit.trace.ask.syncs import Sync
+    from perfkit.trace.ask.waterfall import Waterfall
 
 # Kineto's first traces are from 2020. A clock outside these years is not a date (some count from
 # boot).
@@ -126,6 +125,8 @@ class Profile(Shown):
             UsageError: ``device`` is another than the recorded one, or no data sheet of it is
                 known.
         """
+        from perfkit.trace.ask.waterfall import waterfall_beside
+
         return waterfall_beside(
             self.trace,
             device=device,
@@ -200,6 +201,8 @@ class Profile(Shown):
                 return target
         if target.name.lower().endswith(".gz"):
             data = gzip.compress(data, compresslevel=6)
+        from perfkit.base.files import write_atomically
+
         write_atomically(target, lambda part: part.write_bytes(data))
         return target
 
@@ -312,6 +315,8 @@ def _doubts(case: Case, outside: Elsewhere | None, *, is_piece: bool) -> Iterato
     if case.unseen_device:
         yield f"the device's work is not here ({case.unseen_device}), so no gain is given"
     elif case.is_file and not case.on_device:
+        from perfkit.trace.ask.waterfall import NO_DEVICE
+
         yield NO_DEVICE
     info = trace.metadata.get("distributedInfo")
     n_ranks = info.get("world_size") if isinstance(info, dict) else None

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack, overload
 
 from perfkit.advice.profile import Profile, explain
-from perfkit.advice.state.state import StateWatch
+from perfkit.advice.state import StateWatch
 from perfkit.base.arguments import check_flag, check_function, check_whole
 from perfkit.base.display import Shown
 from perfkit.base.errors import MeasurementError, UsageError

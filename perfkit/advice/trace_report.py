@@ -21,9 +21,9 @@ from perfkit.base.errors import TraceError, UsageError
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.plain import plain
 from perfkit.base.words import fmt_bytes, plural
+from perfkit.trace.ask import questions
 from perfkit.trace.ask.diff import Diff
 from perfkit.trace.ask.diff import diff as compare_traces
-from perfkit.trace.ask.question import questions
 from perfkit.trace.ask.rank_pool import read_ranks
 from perfkit.trace.ask.rank_summary import summary_of
 from perfkit.trace.ask.ranks import Ranks, ranks_of

@@ -1,18 +1,25 @@
-"""What ``torch.compile`` did between two looks at torch's own log.
+"""What ``torch.compile`` did between two looks at torch's own log; and what it is to leave alone.
 
 Compiling shows in no result and in no steady step: it happened before. So the log is read: how many
 graphs, where a graph ended, what was compiled again and why, and how long that took.
+
+Within a function that is compiled, perfkit's own calls stay out of its graphs.
 """
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FunctionType, ModuleType
 
+from perfkit.base import torch_compat
 from perfkit.base.display import Shown
 from perfkit.base.torch_compat import Compilation, compile_log
 from perfkit.base.user_code import cell_names, where
+from perfkit.base.when_imported import when_imported
 
 
 @dataclass(frozen=True)
@@ -127,3 +134,41 @@ def _wall_s(compilations: Sequence[Compilation]) -> float:
         total += max(one.end_us - max(one.start_us, reached), 0)
         reached = max(reached, one.end_us)
     return total / 1e6
+
+
+# hooks run within the blocks of others
+_names = {"perfkit.base.instrument"}
+
+
+def leave_uncompiled(name: str) -> None:
+    """Keep torch.compile from looking into what this module defines. Does not import torch.
+
+    It would trace all of perfkit, which takes half a minute, and fail.
+    """
+    is_first = len(_names) == 1
+    _names.add(name)
+    if is_first:
+        when_imported("torch._dynamo", _leave_all)
+    elif "torch._dynamo" in sys.modules:
+        _leave_all()
+
+
+def _leave_all() -> None:
+    for name in _names & sys.modules.keys():
+        torch_compat.never_compile(_functions(sys.modules[name]))
+
+
+def _functions(module: ModuleType) -> Iterator[FunctionType]:
+    """Functions and methods that are written in this module's file."""
+    own = [one for one in vars(module).values() if one.__class__ is FunctionType]
+    kinds = [one for one in vars(module).values() if isinstance(one, type)]
+    own += [
+        one
+        for kind in kinds
+        if kind.__module__ == module.__name__
+        for one in vars(kind).values()
+        if one.__class__ is FunctionType
+    ]
+    for one in own:
+        if inspect.unwrap(one).__code__.co_filename == module.__file__:
+            yield one

@@ -93,7 +93,7 @@ def found_when_asked(package: dict[str, Any], homes: Mapping[str, str]) -> Calla
         from_import = sys._getframe(1).f_code.co_name == "_handle_fromlist"
         with needs(f"{called}.{name}", MissingError if from_import else MissingNameError):
             package[name] = getattr(importlib.import_module(home), name)
-        from perfkit.base.uncompiled import leave_uncompiled
+        from perfkit.base.compiling import leave_uncompiled
 
         leave_uncompiled(home)
         return package[name]

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perfkit.base.arguments import check_whole
+from perfkit.base.compiling import leave_uncompiled
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine.cpu_contention import ContentionMark, this_thread
 from perfkit.base.printable import printable
-from perfkit.base.uncompiled import leave_uncompiled
 from perfkit.base.uninterrupted import surely
 from perfkit.base.words import fmt_count
 from perfkit.measure.batch import SampleCounter

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import CodeType
 
 from perfkit.base.instrument import Instrument
+from perfkit.base.source import statement
 from perfkit.base.stack import stack_of
-from perfkit.base.statement import statement
 from perfkit.base.user_code import cell_names, is_user_code, tells_something, where
 from perfkit.measure.meter import StepMeter
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.base.plain import fields
-from perfkit.base.statement import statement
+from perfkit.base.source import statement
 from perfkit.base.user_code import cell_names, where
 from perfkit.memory.categories import OTHER, by_name
 from perfkit.memory.ledger import Totals
@@ -147,7 +147,7 @@ def function_lines(totals: Totals) -> tuple[FunctionLine, ...]:
 
 
 def source_of(place_file: str, line: int) -> str:
-    """What a source line says (see :mod:`perfkit.base.statement`); empty without a source."""
+    """What a source line says (see :mod:`perfkit.base.source`); empty without a source."""
     return statement(place_file, line) if place_file else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from perfkit.advice.state.state import StateWatch
+from perfkit.advice.state import StateWatch
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.limit.kept import peaks_in_use
 from perfkit.measure.outer_calls import OuterCalls

@@ -18,6 +18,7 @@ from perfkit.base.words import (
 from perfkit.show._per_step import a_step, each_step, per_step
 from perfkit.show._text import clip
 from perfkit.show.document import Bar, Document, Doubt, Segment, Table, document_for
+from perfkit.trace.ask import Answer
 from perfkit.trace.ask.communication import Communication
 from perfkit.trace.ask.compiled import Compiled
 from perfkit.trace.ask.copies import Copies
@@ -28,7 +29,6 @@ from perfkit.trace.ask.idle import Idle
 from perfkit.trace.ask.kernels import SMALL_KERNEL_US, Kernels
 from perfkit.trace.ask.memory_curve import DeviceMemory, MemoryCurve
 from perfkit.trace.ask.modules import Modules, SourceLines
-from perfkit.trace.ask.question import Answer
 from perfkit.trace.ask.queue import LaunchQueue
 from perfkit.trace.ask.ranks import Ranks
 from perfkit.trace.ask.sequences import Sequences

@@ -14,7 +14,7 @@ from perfkit.base.arguments import check_function, check_instance
 from perfkit.base.display import Shown
 from perfkit.base.errors import SyncFoundError
 from perfkit.base.machine import Provenance, stamp
-from perfkit.base.statement import statement
+from perfkit.base.source import statement
 from perfkit.base.torch_compat import WAS_LOST
 from perfkit.base.user_code import package_path
 from perfkit.base.words import most_often

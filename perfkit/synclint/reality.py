@@ -18,7 +18,7 @@ from perfkit.base.device import accelerators, here
 from perfkit.base.errors import MeasurementError, ProfilerBusyError, TraceError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine import stamp
-from perfkit.base.statement import statement
+from perfkit.base.source import statement
 from perfkit.base.words import fmt_ms
 from perfkit.synclint.catalogue import CATALOGUE
 from perfkit.synclint.find import (

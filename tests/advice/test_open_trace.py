@@ -13,13 +13,13 @@ import pytest
 from simulated_traces import SINGLE, cpu_training, gpu_training
 
 import perfkit
+import perfkit.trace.ask as _question
 from perfkit.advice.open_trace import OpenTrace, Questions
 from perfkit.base.display import Shown
 from perfkit.base.errors import TraceError, UsageError
-from perfkit.trace.ask import question as _question
+from perfkit.trace.ask import Answer, question, questions
 from perfkit.trace.ask.breakdown import Breakdown
 from perfkit.trace.ask.critical_path import CriticalPath
-from perfkit.trace.ask.question import Answer, question, questions
 
 _NAMES = tuple(questions())
 

@@ -21,8 +21,8 @@ from perfkit.advice.case import Case
 from perfkit.advice.diagnose import BOUNDS, diagnose
 from perfkit.advice.findings import gain_words, interval
 from perfkit.advice.line_kinds import OTHER, beside_the_model, kind_of
+from perfkit.advice.rules import NEEDS
 from perfkit.advice.rules.data import RULE_OF_CAUSE
-from perfkit.advice.rules.rule import NEEDS
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.machine.dataloader_stats import DataLoaderStats, ProcessUse
 from perfkit.base.words import fmt_ms

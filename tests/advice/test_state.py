@@ -368,7 +368,8 @@ def test_nothing_stands_out_in_a_healthy_loop() -> None:
 
 
 def test_a_rule_that_raises_is_not_felt_by_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    from perfkit.advice.state import model, state  # noqa: F401
+    from perfkit.advice import state
+    from perfkit.advice.state import model  # noqa: F401
 
     def raises(live: object) -> Iterator[Finding]:
         raise RuntimeError("a rule's own fault")

@@ -25,7 +25,7 @@ from perfkit.limit import kept
 from perfkit.limit.peaks import MemoryRate, Peaks, ProductRate, Rate
 from perfkit.show.limit import limit_sentence
 from perfkit.trace import Limit, limit, load
-from perfkit.trace.ask.run_ahead import device_step_us
+from perfkit.trace.ask.breakdown import device_step_us
 from perfkit.trace.read.steps import find_steps
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, times
-from perfkit.advice.rules.rule import rule
+from perfkit.advice.rules import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.measure.loader_cause import loader_cause
 from perfkit.trace.read.columns import Category

@@ -10,7 +10,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
-from perfkit.advice.rules.rule import rule
+from perfkit.advice.rules import rule
 from perfkit.base.device import pattern
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.kernels import (

@@ -20,9 +20,8 @@ from perfkit.advice.line_kinds import (
     beside_the_model,
     kind_of,
 )
-from perfkit.advice.places import Loop, loops_around, shown_line
-from perfkit.advice.rules.rule import rule
-from perfkit.base.statement import statement
+from perfkit.advice.rules import rule
+from perfkit.base.source import Loop, loops_around, shown_line, statement
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.operators import Operator
 from perfkit.trace.record.lines import LineSamples

@@ -17,7 +17,7 @@ from perfkit.advice.line_kinds import (
     beside_the_model,
     kind_of,
 )
-from perfkit.advice.rules.rule import rule
+from perfkit.advice.rules import rule
 from perfkit.base.words import fmt_share, plural
 from perfkit.trace.record.lines import Line, LineSamples
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import MAY_WAIT, Finding, found
-from perfkit.advice.rules.rule import rule
+from perfkit.advice.rules import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category
 from perfkit.trace.read.events import host_collective_rows, is_communication

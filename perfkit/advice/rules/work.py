@@ -10,8 +10,8 @@ import numpy as np
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
-from perfkit.advice.places import only_line_with
-from perfkit.advice.rules.rule import rule
+from perfkit.advice.rules import rule
+from perfkit.base.source import only_line_with
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.events import backward_rows

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.advice.findings import Finding, fact
-from perfkit.advice.places import first_line_with, only_line_with, shown_line
-from perfkit.advice.state.state import state
+from perfkit.advice.state import state
 from perfkit.base.machine._host import COMPUTES_IN, cpu_flags
+from perfkit.base.source import first_line_with, only_line_with, shown_line
 from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.measure.live import Live
 

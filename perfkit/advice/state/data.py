@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from perfkit.advice.findings import Finding, amdahl, fact
-from perfkit.advice.places import line_of, name_of, only_line_with
-from perfkit.advice.state.state import alive, state
+from perfkit.advice.state import alive, state
+from perfkit.base.source import line_of, name_of, only_line_with
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_s, fmt_share, plural
 from perfkit.measure.live import Live
 

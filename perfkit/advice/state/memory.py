@@ -24,10 +24,10 @@ from torch import Tensor
 
 from perfkit.advice.findings import Finding, fact
 from perfkit.advice.line_kinds import GROWS
-from perfkit.advice.places import first_line_with, line_of, name_of, only_line_with, shown_line
+from perfkit.advice.state import alive, state_of_now
 from perfkit.advice.state.calls import profiles_all_along
 from perfkit.advice.state.data import many_objects
-from perfkit.advice.state.state import alive, state_of_now
+from perfkit.base.source import first_line_with, line_of, name_of, only_line_with, shown_line
 from perfkit.base.words import fmt_bytes, plural
 from perfkit.measure.live import Live
 from perfkit.measure.memory_looks import Rise, free_rise, of_workers, own_rise, rise

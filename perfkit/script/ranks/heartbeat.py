@@ -180,7 +180,7 @@ def lives(status: Status) -> bool:
 
 def _where(stack: Sequence[Level]) -> tuple[str, str]:
     """The innermost line of the program, and what it waits in there for other ranks."""
-    from perfkit.base.statement import statement
+    from perfkit.base.source import statement
     from perfkit.base.user_code import cell_names, is_user_code, where
 
     waits_in = ""

@@ -28,10 +28,11 @@ from functools import cached_property
 import numpy as np
 
 from perfkit.base.display import Shown
-from perfkit.trace.ask.question import question
+from perfkit.trace.ask import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
 from perfkit.trace.read.events import (
     backward_rows,
+    device_rows,
     host_collectives,
     host_threads,
     is_communication,
@@ -54,6 +55,8 @@ HOST_PRIORITY = (
 # Between two autograd functions the engine itself works for some µs; a longer pause without
 # any op is Python between two calls of backward().
 _ENGINE_GAP_NS = 1_000_000
+# A step's last kernels may always end after it; more than this, and the host did not wait.
+_AHEAD = 1.05
 
 
 @dataclass(frozen=True)
@@ -348,3 +351,21 @@ def device_layers(trace: Trace) -> tuple[list[Intervals], list[str]]:
         for rows in (compute, talk, copies)
     ]
     return layers, warnings
+
+
+def device_step_us(trace: Trace, steps: Steps) -> float | None:
+    """Time that the device is busy with one step, in µs; None where the step is not shorter.
+
+    Steps end on the host's clock: when the optimizer's ``step`` returns. A loop that never waits
+    hands out step after step while the device is still at work on the first, as long as the queue
+    has room, so a recording of a few steps shows steps of the host's length. The device's work on
+    what they launched says how long they really take.
+    """
+    if not trace.has_device or not len(steps):
+        return None
+    rows, _ = device_rows(trace, steps, *DEVICE_CATEGORIES)
+    busy = union(trace.start_ns[rows], trace.end_ns[rows])
+    working_ns = int((busy.end - busy.start).sum())
+    if working_ns <= _AHEAD * int((steps.end_ns - steps.start_ns).sum()):
+        return None
+    return working_ns / len(steps) / 1e3

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.base.display import Shown
-from perfkit.trace.ask.question import question
+from perfkit.trace.ask import question
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import host_threads, is_compiling
 from perfkit.trace.read.intervals import union

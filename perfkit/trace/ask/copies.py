@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.base.display import Shown
-from perfkit.trace.ask.question import question
+from perfkit.trace.ask import question
 from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.events import is_communication
-from perfkit.trace.read.intervals import union
-from perfkit.trace.read.lookups import covered_ns, device_rows, together
+from perfkit.trace.read.events import device_rows, is_communication, together
+from perfkit.trace.read.intervals import covered_ns, union
 from perfkit.trace.read.steps import Steps, find_steps
 
 _KIND = re.compile(r"\b(HtoD|DtoH|DtoD|PtoP|HtoH)\b(?: \((\w+) -> (\w+)\))?")

@@ -31,20 +31,22 @@ import numpy as np
 
 from perfkit.base.arguments import check_whole
 from perfkit.base.display import Shown
+from perfkit.trace.ask import question
 from perfkit.trace.ask.breakdown import HOST_CLASSES, HOST_PRIORITY, breakdown, host_layers
 from perfkit.trace.ask.event_waits import EventWaits
 from perfkit.trace.ask.idle import waits_alone
-from perfkit.trace.ask.question import question
 from perfkit.trace.ask.set_up import set_up
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, HOST_CATEGORIES, Category, Int64, Trace
 from perfkit.trace.read.events import (
+    device_rows,
     driver_calls,
     is_communication,
     launch_calls,
+    launch_rows,
     runtime_calls,
+    together,
 )
 from perfkit.trace.read.intervals import paint, union
-from perfkit.trace.read.lookups import device_rows, launch_rows, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 #: What a part of the path can be; the host's classes are those of the breakdown, but launch calls

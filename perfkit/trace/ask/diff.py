@@ -14,7 +14,7 @@ from perfkit.trace.ask.breakdown import DEVICE_CLASSES, HOST_CLASSES, Breakdown,
 from perfkit.trace.ask.kernels import kernels
 from perfkit.trace.ask.operators import operators
 from perfkit.trace.read.columns import Trace
-from perfkit.trace.read.lookups import together
+from perfkit.trace.read.events import together
 from perfkit.trace.read.steps import Steps, find_steps
 
 # Below this a change is the noise of two runs, not a change of the program: the larger of 1 µs a

@@ -13,10 +13,10 @@ import numpy as np
 from perfkit.base.display import Shown
 from perfkit.base.words import plural
 from perfkit.limit.flops import FORMULAS, counted
+from perfkit.trace.ask import question
 from perfkit.trace.ask.operators import Nesting, nesting, owners
-from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
-from perfkit.trace.read.lookups import launch_rows, sum_by, together
+from perfkit.trace.read.events import launch_rows, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 

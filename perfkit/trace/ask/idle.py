@@ -47,8 +47,8 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.base.words import fmt_count, fmt_ms
+from perfkit.trace.ask import question
 from perfkit.trace.ask.breakdown import busiest_device, device_layers, host_layers
-from perfkit.trace.ask.question import question
 from perfkit.trace.ask.set_up import set_up
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
@@ -58,9 +58,23 @@ from perfkit.trace.read.columns import (
     Int64,
     Trace,
 )
-from perfkit.trace.read.events import driver_calls, graph_captures, launch_calls, runtime_calls
-from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, paint, union, without
-from perfkit.trace.read.lookups import covered_ns, launch_rows, together
+from perfkit.trace.read.events import (
+    driver_calls,
+    graph_captures,
+    launch_calls,
+    launch_rows,
+    runtime_calls,
+    together,
+)
+from perfkit.trace.read.intervals import (
+    EMPTY,
+    Intervals,
+    covered_ns,
+    overlap,
+    paint,
+    union,
+    without,
+)
 from perfkit.trace.read.steps import Steps, find_steps
 
 IDLE_CAUSES = (

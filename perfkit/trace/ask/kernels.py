@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.base.display import Shown
-from perfkit.trace.ask.question import question
+from perfkit.trace.ask import question
 from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.events import is_communication
-from perfkit.trace.read.lookups import device_rows, sum_by, together
+from perfkit.trace.read.events import device_rows, is_communication, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 # The first that matches. Attention stands before matmul (flash kernels are built of MMAs), the

@@ -25,9 +25,9 @@ from perfkit.limit.operator_kinds import COMPOSITE, NOTHING
 from perfkit.limit.roofline import least
 from perfkit.limit.roofs import Roofs
 from perfkit.limit.work import is_known, work
+from perfkit.trace.ask import question
+from perfkit.trace.ask.breakdown import device_step_us
 from perfkit.trace.ask.operators import Nesting, nesting, owners
-from perfkit.trace.ask.question import question
-from perfkit.trace.ask.run_ahead import device_step_us
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
     RECORDED_HERE,
@@ -36,9 +36,8 @@ from perfkit.trace.read.columns import (
     Int64,
     Trace,
 )
-from perfkit.trace.read.events import is_communication
+from perfkit.trace.read.events import is_communication, launch_rows, recorded_on, sum_by, together
 from perfkit.trace.read.intervals import EMPTY, Intervals, union, without
-from perfkit.trace.read.lookups import launch_rows, recorded_on, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 _NODE = "autograd::engine::evaluate_function: "

@@ -14,10 +14,10 @@ import numpy as np
 
 from perfkit.base.device import place_of
 from perfkit.base.display import Shown
+from perfkit.trace.ask import question
 from perfkit.trace.ask.breakdown import host_layers
-from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import Bool, Category, Int64, MemoryEvents, Trace
-from perfkit.trace.read.lookups import enclosing_points, together
+from perfkit.trace.read.events import enclosing_points, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 _PHASES = ("optimizer", "backward", "forward")

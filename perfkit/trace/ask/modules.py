@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.base.display import Shown
+from perfkit.trace.ask import question
 from perfkit.trace.ask.operators import Nesting, nesting
-from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
-from perfkit.trace.read.lookups import enclosing, launch_rows, sum_by, together
+from perfkit.trace.read.events import enclosing, launch_rows, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 _MODULE = "nn.Module: "

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.base.display import Shown
-from perfkit.trace.ask.question import question
+from perfkit.trace.ask import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
-from perfkit.trace.read.events import host_threads
+from perfkit.trace.read.events import host_threads, launch_rows
 from perfkit.trace.read.intervals import nest
-from perfkit.trace.read.lookups import launch_rows
 from perfkit.trace.read.steps import Steps
 
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.base.words import plural
-from perfkit.trace.ask.question import question
+from perfkit.trace.ask import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Int32, Int64, Trace
-from perfkit.trace.read.lookups import launch_rows, together
+from perfkit.trace.read.events import launch_rows, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 

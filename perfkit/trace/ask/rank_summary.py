@@ -11,9 +11,13 @@ from perfkit.trace.ask.breakdown import breakdown
 from perfkit.trace.ask.communication import communication
 from perfkit.trace.ask.idle import idle
 from perfkit.trace.read.columns import Category, Int64, Trace
-from perfkit.trace.read.events import backward_rows, host_collective_rows, is_communication
+from perfkit.trace.read.events import (
+    backward_rows,
+    device_rows,
+    host_collective_rows,
+    is_communication,
+)
 from perfkit.trace.read.load import load
-from perfkit.trace.read.lookups import device_rows
 from perfkit.trace.read.steps import Steps, find_steps
 
 #: What stands between the name of a collective and the ranks of its group, where they are known.

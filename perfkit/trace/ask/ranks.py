@@ -27,7 +27,7 @@ from perfkit.base.words import plural
 from perfkit.trace.ask.late_rank import HARDLY, LEAST_SHARE, more_than_fair
 from perfkit.trace.ask.rank_pool import read_ranks
 from perfkit.trace.ask.rank_summary import IN_GROUP, summarize
-from perfkit.trace.read.lookups import together
+from perfkit.trace.read.events import together
 
 # A rank's trace takes some times its own size while it is read: more of them at once than this
 # would make memory, not the processor, the limit.

@@ -14,10 +14,10 @@ import numpy as np
 
 from perfkit.base.arguments import check_whole
 from perfkit.base.display import Shown
+from perfkit.trace.ask import question
 from perfkit.trace.ask.kernels import TENSOR_FAMILIES, family
-from perfkit.trace.ask.question import question
 from perfkit.trace.read.columns import Bool, Category, Int64, Trace
-from perfkit.trace.read.lookups import device_rows, sum_by, together
+from perfkit.trace.read.events import device_rows, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 _LONGEST = 6

@@ -23,8 +23,7 @@ from perfkit.trace.read.events import (
     join_device,
     runtime_calls,
 )
-from perfkit.trace.read.intervals import EMPTY, Intervals, union, without
-from perfkit.trace.read.lookups import covered_ns
+from perfkit.trace.read.intervals import EMPTY, Intervals, covered_ns, union, without
 from perfkit.trace.read.steps import Steps, find_steps
 
 # A shorter call, or one that is less of all steps, is not worth a word.

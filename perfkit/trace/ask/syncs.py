@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perfkit.base.display import Shown
-from perfkit.trace.ask.question import question
-from perfkit.trace.read.around import rows_around
+from perfkit.trace.ask import question
 from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.events import runtime_calls
+from perfkit.trace.read.events import rows_around, runtime_calls
 from perfkit.trace.read.steps import Steps
 
 # Kineto writes a frame as ``path(line): function``.

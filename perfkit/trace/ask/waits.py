@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfkit.trace.read.around import rows_around
 from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.events import blocks_the_host, runtime_calls
+from perfkit.trace.read.events import blocks_the_host, rows_around, runtime_calls
 from perfkit.trace.read.steps import Steps
 
 

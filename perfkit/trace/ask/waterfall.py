@@ -38,11 +38,10 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
-from perfkit.trace.ask.breakdown import device_layers, host_layers
+from perfkit.trace.ask import question
+from perfkit.trace.ask.breakdown import device_layers, device_step_us, host_layers
 from perfkit.trace.ask.idle import idle_causes
 from perfkit.trace.ask.operators import Nesting
-from perfkit.trace.ask.question import question
-from perfkit.trace.ask.run_ahead import device_step_us
 from perfkit.trace.ask.set_up import set_up
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
@@ -52,15 +51,17 @@ from perfkit.trace.read.columns import (
     Trace,
 )
 from perfkit.trace.read.events import (
+    device_rows,
     driver_calls,
     graph_captures,
     host_threads,
     is_communication,
     is_data_wait,
     launch_calls,
+    recorded_on,
+    together,
 )
 from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union, without
-from perfkit.trace.read.lookups import device_rows, recorded_on, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 if TYPE_CHECKING:

@@ -148,3 +148,19 @@ def nest(start: Int64, end: Int64) -> tuple[Int32, Int64]:
         at = np.searchsorted(above, here) - 1
         parent[here] = np.where(at >= 0, above[np.maximum(at, 0)], -1)
     return depth, parent
+
+
+def covered_ns(parts: Intervals, start: Int64, end: Int64) -> Int64:
+    """How many ns of each ``[start, end)`` lie inside the intervals."""
+    if not len(parts):
+        return np.zeros(len(start), dtype=np.int64)
+    before = np.r_[np.int64(0), np.cumsum(parts.end - parts.start)]
+
+    def until(points: Int64) -> Int64:
+        at = np.searchsorted(parts.start, points, side="right")
+        last = np.maximum(at - 1, 0)
+        beyond = np.maximum(parts.end[last] - points, 0)
+        return np.where(at > 0, before[at] - beyond, 0).astype(np.int64)
+
+    inside: Int64 = until(np.maximum(end, start)) - until(start)
+    return inside

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perfkit.base.line_sampler import Frame, Look, Stack
-from perfkit.base.statement import statement
+from perfkit.base.source import statement
 from perfkit.base.user_code import cell_names, is_user_code, package_path, tells_something, where
 from perfkit.base.words import most_often
 
@@ -60,7 +60,7 @@ class Line:
         line: line number in it.
         where: what to call it: ``cell [3], line 7`` or ``train.py:12``.
         function: the function it is in.
-        text: the statement that begins there (see :mod:`perfkit.base.statement`); empty where
+        text: the statement that begins there (see :mod:`perfkit.base.source`); empty where
             there is no source.
         n_samples: in how many samples it was the innermost line of user code.
         share: the same as a share of all samples of the step's thread.

@@ -7,7 +7,7 @@ from simulated_traces import Simulated
 
 from perfkit.trace import load
 from perfkit.trace.read.columns import Category
-from perfkit.trace.read.lookups import device_rows, enclosing
+from perfkit.trace.read.events import device_rows, enclosing
 from perfkit.trace.read.steps import find_steps
 
 

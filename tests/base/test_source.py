@@ -6,7 +6,7 @@ import linecache
 
 import pytest
 
-from perfkit.base.statement import statement
+from perfkit.base.source import statement
 
 _SOURCE = '''\
 def train(self, x):
