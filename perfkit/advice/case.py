@@ -6,7 +6,7 @@ import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ from perfkit.trace.read.events import (
     launch_rows,
     shows_training,
 )
-from perfkit.trace.read.intervals import Intervals, overlap, paint, union, without
+from perfkit.trace.read.intervals import Intervals, joined, overlap, paint, span, union, without
 from perfkit.trace.read.steps import Steps
 from perfkit.trace.record.facts import Facts
 from perfkit.trace.record.lines import NO_LINES, LineSamples, is_sleep, is_wait
@@ -333,7 +333,7 @@ class Case:
         if not len(rows):
             return "", 0.0
         spent = np.bincount(self.trace.name_id[rows], weights=self.trace.dur_us[rows])
-        parts = overlap(self.span(rows), self.outside_of_torch)
+        parts = overlap(span(self.trace, rows), self.outside_of_torch)
         share = self._covered_us(parts, self.typical.indices) / self._typical_us
         return self.trace.names[int(spent.argmax())], share
 
@@ -368,10 +368,6 @@ class Case:
     def _inside(self) -> Bool:
         return self.steps.containing(self.trace.start_ns) >= 0
 
-    def span(self, rows: Bool | Int64) -> Intervals:
-        """The time covered by these rows."""
-        return union(self.trace.start_ns[rows], self.trace.end_ns[rows])
-
     def lost_in(self, parts: Intervals) -> float:
         """The most of a step that could go with these intervals; see :meth:`lost_to`."""
         seen = self.share_of(parts) * self._recording
@@ -403,7 +399,7 @@ class Case:
     def outside_of_torch(self) -> Intervals:
         """The time inside steps that is in no torch operator and no DataLoader."""
         layers = host_layers(self.trace, self.steps).values()
-        return without(union(self.steps.start_ns, self.steps.end_ns), _joined(layers))
+        return without(union(self.steps.start_ns, self.steps.end_ns), joined(layers))
 
     @cached_property
     def waiting(self) -> tuple[float, float]:
@@ -417,7 +413,7 @@ class Case:
     def in_forward(self) -> Intervals:
         """The time inside the steps of class *forward*."""
         layers = dict(host_layers(self.trace, self.steps))
-        return without(layers.pop("forward"), _joined(layers.values()))
+        return without(layers.pop("forward"), joined(layers.values()))
 
     def lines_in(self, parts: Intervals) -> LineSamples:
         """The line samples taken inside these intervals."""
@@ -464,7 +460,7 @@ class Case:
         for thread in np.unique(trace.thread[rows[positions]]):
             here = trace.thread[rows] == thread
             calls = rows[positions & here]
-            inside = union(trace.start_ns[calls], trace.end_ns[calls])
+            inside = span(trace, calls)
             launched = here & (self.launched >= 0)
             launched[launched] = inside.covers(trace.start_ns[rows[launched]])
             found.append(self.launched[launched])
@@ -491,7 +487,7 @@ class Case:
 
     def device_share(self, rows: Int64) -> float:
         """Share of the steps in which any of these device activities runs."""
-        return self.share_of(self.span(rows)) * self._more_busy
+        return self.share_of(span(self.trace, rows)) * self._more_busy
 
     def activities(self, *categories: Category, named: Callable[[str], object]) -> Int64:
         """Rows of a device that begin inside a step and have such a name."""
@@ -533,8 +529,9 @@ class Case:
 
     def labels(self, prefix: str) -> Intervals:
         """The time inside steps covered by labels (in old traces, ops) with this prefix."""
-        return self.span(
-            self.rows(Category.ANNOTATION, Category.OP, named=lambda n: n.startswith(prefix))
+        return span(
+            self.trace,
+            self.rows(Category.ANNOTATION, Category.OP, named=lambda n: n.startswith(prefix)),
         )
 
     def ops_inside(self, parts: Intervals) -> Counter[str]:
@@ -547,8 +544,3 @@ class Case:
     def ms_per_step(self, share: float) -> float:
         """A share of a step, in ms."""
         return share * self.step_us / 1e3
-
-
-def _joined(parts: Collection[Intervals]) -> Intervals:
-    start = np.concatenate([part.start for part in parts])
-    return union(start, np.concatenate([part.end for part in parts]))

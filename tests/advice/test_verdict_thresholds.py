@@ -28,7 +28,7 @@ from perfkit.measure.summary import summarize
 from perfkit.trace import breakdown, find_steps, load
 from perfkit.trace.ask.breakdown import HOST_CLASSES
 from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting
-from perfkit.trace.read.intervals import EMPTY
+from perfkit.trace.read.intervals import EMPTY, span
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 
 
@@ -355,7 +355,7 @@ def test_shares_of_typical_steps_leave_the_others_out() -> None:
         at += 1_000 * n
     case = _made(sim)
     assert case.typical.indices == (0, 1, 2, 3, 4)
-    first = case.span(case.trace.named(lambda name: name == "aten::conv2d"))
+    first = span(case.trace, case.trace.named(lambda name: name == "aten::conv2d"))
     kept = type(first)(first.start[:1], first.end[:1])
     assert case.share_of(kept) == pytest.approx(0.9 / 15)
 

@@ -192,17 +192,17 @@ def test_affinity_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "quota"),
+    ("files", "usable"),
     [
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 1.5),
-        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, None),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "150000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}, 8),
         (  # the limit of an outer group binds, too
             {
                 "proc/self/cgroup": "0::/a/b\n",
                 "sys/fs/cgroup/a/cpu.max": "200000 100000\n",
                 "sys/fs/cgroup/a/b/cpu.max": "400000 100000\n",
             },
-            2.0,
+            2,
         ),
         (  # version 1, with a path that only the host sees
             {
@@ -210,7 +210,7 @@ def test_affinity_counts() -> None:
                 "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "50000\n",
                 "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
             },
-            0.5,
+            1,
         ),
         (
             {
@@ -218,15 +218,16 @@ def test_affinity_counts() -> None:
                 "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
                 "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
             },
-            None,
+            8,
         ),
-        ({}, None),
+        ({}, 8),
     ],
 )
 def test_cpu_quota_of_a_container(
-    tmp_path: Path, files: dict[str, str], quota: float | None
+    tmp_path: Path, files: dict[str, str], usable: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert _host._cpu_quota(_write(tmp_path, files)) == quota
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert _host.usable_cpus(_write(tmp_path, files)) == usable
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from perfkit.trace.ask.kernels import (
     uses_tensor_cores,
 )
 from perfkit.trace.read.columns import Category, Int64
+from perfkit.trace.read.intervals import span
 
 _LEAST_SHARE = 0.1
 # Below a quarter of the step, what fusing can bring is small beside the time of compiling.
@@ -155,7 +156,7 @@ def small_grids(case: Case) -> Iterator[Finding]:
     ran = case.activities(Category.KERNEL, named=bool)
     fills = np.minimum(np.nan_to_num(trace.blocks_per_sm[ran], nan=1.0), 1.0)
     used_us = float((trace.dur_us[ran] * fills).sum())
-    busy_us = case.span(rows).total_ns / 1e3
+    busy_us = span(case.trace, rows).total_ns / 1e3
     share = case.device_share(rows) * max(1.0 - used_us / busy_us, 0.0)
     if share < _LEAST_SHARE:
         return
@@ -301,7 +302,7 @@ def allocations(case: Case) -> Iterator[Finding]:
     """Driver allocations inside the step; freeing memory waits for the device."""
     allocates = pattern("allocations")
     calls = case.rows(Category.RUNTIME, named=lambda n: allocates.search(n) and "Host" not in n)
-    parts = case.span(calls)
+    parts = span(case.trace, calls)
     n_calls = int(calls.sum()) / case.n_steps
     # the first steps fill the cache; else nothing waits for them
     if n_calls < 1 or case.set_up.longest:

@@ -13,6 +13,7 @@ from perfkit.advice.rules import rule
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category
 from perfkit.trace.read.events import host_collective_rows, is_communication
+from perfkit.trace.read.intervals import span
 
 # TensorBoard's plugin warns if communication is a tenth of the step or more.
 _LEAST_SHARE = 0.1
@@ -51,7 +52,7 @@ def data_parallel(case: Case) -> Iterator[Finding]:
     devices = np.unique(trace.device[work])
     if len(devices) < 2 or not marks.any():
         return
-    busy = [case.share_of(case.span(work & (trace.device == one))) for one in devices]
+    busy = [case.share_of(span(case.trace, work & (trace.device == one))) for one in devices]
     idle = 1.0 - float(np.mean(busy))
     yield found(
         "data-parallel",

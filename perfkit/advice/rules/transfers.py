@@ -16,7 +16,7 @@ from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.syncs import Sync, times_waited
 from perfkit.trace.read.columns import Bool, Category, Int64
 from perfkit.trace.read.events import is_data_wait
-from perfkit.trace.read.intervals import union
+from perfkit.trace.read.intervals import span, union
 
 # Below this share of the step, waits cost nothing that shows.
 _LEAST_SYNC = 0.05
@@ -133,7 +133,7 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
     sends_ns = calls_ns[trace.named(lambda n: "HtoD" in n)[launched]]
     ops = rows[trace.is_a(Category.OP)[rows]]
     start, end = trace.start_ns[ops], trace.end_ns[ops]
-    loading = case.span(case.rows(Category.ANNOTATION, Category.OP, named=is_data_wait))
+    loading = span(case.trace, case.rows(Category.ANNOTATION, Category.OP, named=is_data_wait))
     made = np.flatnonzero(trace.named(_MAKES.search)[ops] & ~loading.covers(start))
     moved, first = np.unique(np.searchsorted(start, end[made]), return_index=True)
     made, moved = made[first][moved < len(ops)], moved[moved < len(ops)]

@@ -15,7 +15,7 @@ from perfkit.base.source import only_line_with
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.events import backward_rows
-from perfkit.trace.read.intervals import overlap, union
+from perfkit.trace.read.intervals import overlap, span, union
 from perfkit.trace.record.facts import OptimizerFacts
 
 _LEAST_WORK = 0.15
@@ -105,7 +105,7 @@ def update(case: Case) -> Iterator[Finding]:
     steps = case.labels("Optimizer.step#")
     # hooks step each weight as its gradient comes, or the optimizer calls a closure: the first
     # saves memory that one optimizer for all would take, and neither could accumulate
-    if len(overlap(steps, case.span(backward_rows(case.trace)))):
+    if len(overlap(steps, span(case.trace, backward_rows(case.trace)))):
         return
     ops = case.ops_inside(steps)
     per_step = ops.total() / case.n_steps
@@ -168,7 +168,7 @@ def matrix_functions(case: Case) -> Iterator[Finding]:
     """The same matrix function or decomposition, again and again in one step."""
     often = [o for o in case.operators if _CUBIC.match(o.name) and o.count >= _OFTEN * case.n_steps]
     for one in sorted(often, key=lambda o: -o.total_us):
-        share = case.lost_in(case.span(case.rows(Category.OP, named=one.name.__eq__)))
+        share = case.lost_in(span(case.trace, case.rows(Category.OP, named=one.name.__eq__)))
         if share < _LEAST_SHARE:
             continue
         yield found(
@@ -209,11 +209,11 @@ def own_attention(case: Case) -> Iterator[Finding]:
     if case.on_device:
         share = case.device_share(case.launched_by(case.within(forward) | backward))
     else:
-        share = case.share_of(forward) + case.share_of(case.span(inside.rows[backward]))
+        share = case.share_of(forward) + case.share_of(span(case.trace, inside.rows[backward]))
     if share < _LEAST_WORK:
         return
     lines = case.lines_in(forward).by_line()
-    unfused = case.span(inside.rows[case.is_named(_FALLBACK)])
+    unfused = span(case.trace, inside.rows[case.is_named(_FALLBACK)])
     falls_back = bool(unfused.covers(trace.start_ns[first]).all())
     if falls_back:
         what_to_do = (

@@ -30,16 +30,8 @@ __all__ = [
     "register",
 ]
 
-_known: dict[str, Device] = {}
-_with_graphs: list[Device] = []
-
-
-def _remember(kinds: dict[str, Device]) -> None:
-    ordered = sorted(kinds.values(), key=lambda device: device.is_cpu)
-    _known.clear()
-    _known.update({device.type: device for device in ordered})
-    _with_graphs[:] = [device for device in ordered if device.has_graphs]
-    pattern.cache_clear()
+# by type, those registered last first, and the CPU last
+_known: dict[str, Device] = {kind.type: kind for kind in (Cuda(), Mps(), Xpu(), Device())}
 
 
 def known() -> tuple[Device, ...]:
@@ -49,15 +41,23 @@ def known() -> tuple[Device, ...]:
 
 def register(device: Device) -> Callable[[], None]:
     """Make a kind of device known, in place of one of the same type; returns how to undo it."""
-    before = dict(_known)
-    _remember({device.type: device} | {k: d for k, d in before.items() if k != device.type})
+    replaced = _known.get(device.type)
+    _remember(device)
 
     def undo() -> None:
-        now = {k: d for k, d in _known.items() if d is not device}
-        replaced = before.get(device.type)
-        _remember(now if replaced is None else {replaced.type: replaced} | now)
+        if _known.get(device.type) is device:
+            del _known[device.type]
+            _remember(*filter(None, [replaced]))
 
     return undo
+
+
+def _remember(*first: Device) -> None:
+    new = {device.type: device for device in first}
+    others = {kind: device for kind, device in _known.items() if kind not in new}
+    _known.clear()
+    _known.update(new | others)
+    pattern.cache_clear()
 
 
 def accelerators() -> tuple[Device, ...]:
@@ -80,7 +80,7 @@ def of(type_or_place: str) -> Device:
 
 def here() -> Device:
     """The accelerator that torch can use on this machine; else the CPU. Imports torch."""
-    return next(device for device in known() if device.is_available())
+    return next(device for device in _known.values() if device.is_available())
 
 
 def in_use() -> Device:
@@ -94,9 +94,9 @@ def in_use() -> Device:
 def is_capturing() -> bool:
     """Whether a step is being captured into a graph now, so that waiting is forbidden.
 
-    Initialises nothing. Asked in every step, so only devices that have graphs are asked.
+    Initialises nothing.
     """
-    return any(device.is_capturing() for device in _with_graphs)
+    return any(device.is_capturing() for device in _known.values())
 
 
 @functools.cache
@@ -127,7 +127,4 @@ def place_of(type_number: int, index: int) -> str:
 
 def profiler_names() -> tuple[ProfilerNames, ...]:
     """What the profiler calls things, for each kind of device that it records."""
-    return tuple(d.profiler for d in accelerators() if d.profiler is not None)
-
-
-_remember({kind.type: kind for kind in (Cuda(), Mps(), Xpu(), Device())})
+    return tuple(d.profiler for d in _known.values() if d.profiler is not None)

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _ROOT = Path("/")
+# Of a quota: the kernel's default, where cpu.max does not say.
+_PERIOD_S = 0.1
 # A cgroup v1 without a limit reports the largest page-aligned int64; a value near it means no
 # limit.
 _NO_LIMIT_BYTES = 2**60
@@ -54,8 +56,8 @@ def usable_cpus(root: Path = _ROOT) -> int:
     """
     # macOS and Windows lack sched_getaffinity.
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else logical_cpus()
-    quota = _cpu_quota(root)
-    return max(1, min(count, math.ceil(quota))) if quota else max(1, count)
+    quotas = (cpu_quota(folder)[0] for folder in cgroup_folders(root, "cpu"))
+    return max(1, min([count, *(math.ceil(quota) for quota in quotas if quota)]))
 
 
 def memory_bytes(root: Path = _ROOT) -> int:
@@ -104,7 +106,7 @@ def _cpuinfo(root: Path) -> dict[str, str]:
     return fields
 
 
-def _cgroup_folders(root: Path, controller: str) -> list[Path]:
+def cgroup_folders(root: Path, controller: str) -> list[Path]:
     """Folders with limits for this process, innermost first, for cgroup v2 and v1.
 
     Inside a container ``/proc/self/cgroup`` may name a path that only the host can see, so the
@@ -134,22 +136,21 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
     return folders
 
 
-def _cpu_quota(root: Path) -> float | None:
-    """The tightest CPU quota, in CPUs."""
-    quotas: list[float] = []
-    for folder in _cgroup_folders(root, "cpu"):
-        v2 = _words(folder / "cpu.max")
-        v1 = [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
-        for words in (v2, v1):
-            if len(words) == 2 and words[0].isdigit() and words[1].isdigit() and int(words[1]):
-                quotas.append(int(words[0]) / int(words[1]))
-    return min((q for q in quotas if q > 0), default=None)
+def cpu_quota(folder: Path) -> tuple[float | None, float]:
+    """A control group's quota in CPUs, and the length of a period in seconds."""
+    v1 = [*_words(folder / "cpu.cfs_quota_us"), *_words(folder / "cpu.cfs_period_us")]
+    for words in (_words(folder / "cpu.max"), v1):
+        if len(words) == 2 and words[1].isdigit() and int(words[1]):
+            period_s = int(words[1]) * 1e-6
+            cpus = int(words[0]) / int(words[1]) if words[0].isdigit() else None
+            return cpus or None, period_s
+    return None, _PERIOD_S
 
 
 def _memory_limit_bytes(root: Path) -> int | None:
     limits = [
         int(words[0])
-        for folder in _cgroup_folders(root, "memory")
+        for folder in cgroup_folders(root, "memory")
         for name in ("memory.max", "memory.limit_in_bytes")
         if (words := _words(folder / name)) and words[0].isdigit()
     ]

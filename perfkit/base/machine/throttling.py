@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfkit.base.machine._host import _cgroup_folders, _words
+from perfkit.base.machine._host import cgroup_folders, cpu_quota
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_bytes, fmt_number, fmt_s, plural
 
@@ -36,8 +36,6 @@ _FAULTS_FROM = 0.02
 _SWAP_SHARE = 0.1
 
 _ROOT = Path("/")
-# Of a quota: the kernel's default, where cpu.max does not say.
-_PERIOD_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -229,7 +227,7 @@ def read_quota(root: Path = _ROOT) -> dict[Path, QuotaCounters]:
     """The counters of this process's control groups, by folder; empty if there are none."""
     folders = dict.fromkeys(
         # in a container whose own path is not visible, the mount point is its group
-        (*_cgroup_folders(root, "cpu"), root / "sys/fs/cgroup", root / "sys/fs/cgroup/cpu")
+        (*cgroup_folders(root, "cpu"), root / "sys/fs/cgroup", root / "sys/fs/cgroup/cpu")
     )
     found = {}
     for folder in folders:
@@ -255,21 +253,7 @@ def _read(folder: Path) -> QuotaCounters | None:
         throttled_s = values["throttled_time"] * 1e-9
     else:
         return None
-    quota, period_s = _limit(folder)
+    quota, period_s = cpu_quota(folder)
     return QuotaCounters(
         quota, period_s, values.get("nr_periods", 0), values.get("nr_throttled", 0), throttled_s
     )
-
-
-def _limit(folder: Path) -> tuple[float | None, float]:
-    """The quota in CPUs, and the length of a period in seconds."""
-    v1 = [
-        *_words(folder / "cpu.cfs_quota_us"),
-        *_words(folder / "cpu.cfs_period_us"),
-    ]
-    for words in (_words(folder / "cpu.max"), v1):
-        if len(words) == 2 and words[1].isdigit() and int(words[1]):
-            period_s = int(words[1]) * 1e-6
-            cpus = int(words[0]) / int(words[1]) if words[0].isdigit() else None
-            return cpus or None, period_s
-    return None, _PERIOD_S

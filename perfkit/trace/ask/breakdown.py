@@ -29,7 +29,7 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.trace.ask import question
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace, asked_once
 from perfkit.trace.read.events import (
     backward_rows,
     device_rows,
@@ -39,7 +39,7 @@ from perfkit.trace.read.events import (
     is_data_wait,
     runtime_calls,
 )
-from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union, without
+from perfkit.trace.read.intervals import Intervals, paint, span, union, without
 from perfkit.trace.read.steps import Steps, find_steps
 
 HOST_CLASSES = (
@@ -215,17 +215,10 @@ def _fetches(trace: Trace, steps: Steps) -> Int64:
     return np.bincount(inside[inside >= 0], minlength=len(steps)).astype(np.int64)
 
 
+@asked_once
 def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     """Where each host class (all but *other*) was active; they overlap, priority decides."""
-    question = "host layers", steps.thread  # all that it depends on
-    found: dict[str, Intervals] | None = trace.answers.get(question)
-    if found is None:
-        found = trace.answers[question] = _host_layers(trace, steps)
-    return found
-
-
-def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
-    start, end = trace.start_ns, trace.end_ns
+    start = trace.start_ns
     on_thread = trace.thread == steps.thread
     labels = trace.is_a(Category.OP, Category.ANNOTATION) & on_thread
     ops = trace.is_a(Category.OP) & on_thread
@@ -238,28 +231,25 @@ def _host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     engine_threads = np.flatnonzero(np.bincount(trace.thread[marked & ~on_thread]))
     backward = marked | (trace.is_a(Category.OP) & np.isin(trace.thread, engine_threads))
     calls = runtime_calls(trace, steps)
-    forward = ops | (labels & trace.named(lambda n: n == "DataParallel.forward") & _several(trace))
+    forward = ops
+    if len(np.unique(trace.device[trace.is_a(*DEVICE_CATEGORIES)])) > 1:
+        forward = ops | (labels & trace.named(lambda n: n == "DataParallel.forward"))
     # What the step's thread does by itself; a gap in which it starts something is no engine gap.
     busy = start[(ops | data | optimizer) & ~backward]
-    backward_parts = _close_gaps(union(start[backward], end[backward]), busy)
+    backward_parts = _close_gaps(span(trace, backward), busy)
     return {
         "sync": calls.waiting(trace),
         "copy": calls.copying(trace),
-        "data wait": union(start[data], end[data]),
+        "data wait": span(trace, data),
         "optimizer": _without_closures(
-            union(start[optimizer], end[optimizer]),
+            span(trace, optimizer),
             backward_parts,
             _recorded(trace, ops & ~backward_parts.covers(start), backward),
         ),
         "backward": backward_parts,
-        "forward": union(start[forward], end[forward]),
+        "forward": span(trace, forward),
         "communication": host_collectives(trace, steps),
     }
-
-
-def _several(trace: Trace) -> bool:
-    """Whether the process used several devices."""
-    return len(np.unique(trace.device[trace.is_a(*DEVICE_CATEGORIES)])) > 1
 
 
 def _recorded(trace: Trace, forward: Bool, backward: Bool) -> Int64:
@@ -328,6 +318,7 @@ def busiest_device(trace: Trace) -> int:
     return max(time_of, key=lambda d: time_of[d], default=-1)
 
 
+@asked_once
 def device_layers(trace: Trace) -> tuple[list[Intervals], list[str]]:
     """Where each device class (all but *idle*) was active, and doubts; empty without a device."""
     on_device = trace.is_a(*DEVICE_CATEGORIES)
@@ -346,10 +337,7 @@ def device_layers(trace: Trace) -> tuple[list[Intervals], list[str]]:
     talk = kernels & trace.named(is_communication)
     compute = kernels & ~talk
     copies = on_device & ~kernels
-    layers = [
-        union(trace.start_ns[rows], trace.end_ns[rows]) if rows.any() else EMPTY
-        for rows in (compute, talk, copies)
-    ]
+    layers = [span(trace, rows) for rows in (compute, talk, copies)]
     return layers, warnings
 
 
@@ -364,8 +352,8 @@ def device_step_us(trace: Trace, steps: Steps) -> float | None:
     if not trace.has_device or not len(steps):
         return None
     rows, _ = device_rows(trace, steps, *DEVICE_CATEGORIES)
-    busy = union(trace.start_ns[rows], trace.end_ns[rows])
-    working_ns = int((busy.end - busy.start).sum())
+    busy = span(trace, rows)
+    working_ns = busy.total_ns
     if working_ns <= _AHEAD * int((steps.end_ns - steps.start_ns).sum()):
         return None
     return working_ns / len(steps) / 1e3

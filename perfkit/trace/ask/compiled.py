@@ -17,7 +17,7 @@ from perfkit.base.display import Shown
 from perfkit.trace.ask import question
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.events import host_threads, is_compiling
-from perfkit.trace.read.intervals import union
+from perfkit.trace.read.intervals import span
 from perfkit.trace.read.steps import Steps, find_steps
 
 #: Names the piece of code (``frame``) and the attempt at it.
@@ -75,7 +75,7 @@ def compiled(trace: Trace, steps: Steps | None = None) -> Compiled:
         took_us = float(trace.end_ns[row] - trace.start_ns[row]) / 1e3
         calls.setdefault(f"{match['frame']}/{match['attempt']}", []).append(took_us)
     compiling = inside & trace.named(is_compiling)
-    spans = union(trace.start_ns[compiling], trace.end_ns[compiling])
+    spans = span(trace, compiling)
     return Compiled(
         regions=tuple(
             sorted(

@@ -46,7 +46,7 @@ from perfkit.trace.read.events import (
     runtime_calls,
     together,
 )
-from perfkit.trace.read.intervals import paint, union
+from perfkit.trace.read.intervals import paint, span, union
 from perfkit.trace.read.steps import Steps, find_steps
 
 #: What a part of the path can be; the host's classes are those of the breakdown, but launch calls
@@ -388,7 +388,7 @@ class _Walk:
             np.r_[layers["forward"].end, self.trace.end_ns[calls]],
         )
         driver = driver_calls(self.trace, self.steps)
-        layers["driver"] = union(self.trace.start_ns[driver], self.trace.end_ns[driver])
+        layers["driver"] = span(self.trace, driver)
         layers["set-up"] = set_up(self.trace).parts
         cells = paint(start, end, [layers[c] for c in _ON_THE_HOST[:-1]]).sum(axis=(0, 2))
         for kind, ns in zip(_ON_THE_HOST, cells, strict=True):

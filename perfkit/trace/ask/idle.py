@@ -70,8 +70,10 @@ from perfkit.trace.read.intervals import (
     EMPTY,
     Intervals,
     covered_ns,
+    joined,
     overlap,
     paint,
+    span,
     union,
     without,
 )
@@ -184,7 +186,7 @@ def sitting(
     for name, layer in zip(("", *_LAYERS), layers, strict=True):
         if name == cause:
             here = overlap(parts, layer)
-            inside = _merged(inside, here)
+            inside = joined((inside, here))
         parts = without(parts, layer)
     calls = runtime_calls(trace, steps)
     rows = calls.rows[calls.blocks]
@@ -199,7 +201,7 @@ def sitting(
     of_it = trace.name_id[rows] == name_id
     rows, idle_ns = rows[of_it], idle_ns[of_it]
     longest = rows[idle_ns.argmax()]
-    stretch = overlap(inside, union(trace.start_ns[[longest]], trace.end_ns[[longest]]))
+    stretch = overlap(inside, span(trace, np.array([longest])))
     widest = int((stretch.end - stretch.start).argmax())
     at = int(stretch.start[widest] + stretch.end[widest]) // 2
     ready, start, _ = _queue(trace, awaited_too=False)
@@ -253,10 +255,7 @@ def _layers(trace: Trace, steps: Steps) -> list[Intervals]:
     if not device:
         return []
     host = host_layers(trace, steps)
-    busy = union(
-        np.concatenate([layer.start for layer in device]),
-        np.concatenate([layer.end for layer in device]),
-    )
+    busy = joined(device)
     # of the whole trace: the cause of a gap must not depend on where a step cuts it
     begin = min(int(trace.start_ns.min()), int(steps.start_ns[0]))
     end = max(int(trace.end_ns.max()), int(steps.end_ns.max()))
@@ -267,7 +266,7 @@ def _layers(trace: Trace, steps: Steps) -> list[Intervals]:
     talking = after_running & _beside_a_collective(device[1], waiting)
     driver, calls = driver_calls(trace, steps), launch_calls(trace, steps)
     working = [host[c] for c in ("forward", "backward", "optimizer")]
-    working.append(union(trace.start_ns[calls], trace.end_ns[calls]))
+    working.append(span(trace, calls))
     return [
         busy,
         _select(waiting, talking),
@@ -276,13 +275,10 @@ def _layers(trace: Trace, steps: Steps) -> list[Intervals]:
         set_up(trace).parts,
         host["data wait"],
         host["copy"],
-        _merged(host["sync"], _after_sync(trace, steps, before_last)),
+        joined((host["sync"], _after_sync(trace, steps, before_last))),
         graph_captures(trace),
-        union(trace.start_ns[driver], trace.end_ns[driver]),
-        union(
-            np.concatenate([layer.start for layer in working]),
-            np.concatenate([layer.end for layer in working]),
-        ),
+        span(trace, driver),
+        joined(working),
         host["communication"],
     ]
 
@@ -317,10 +313,6 @@ def _select(parts: Intervals, chosen: Bool) -> Intervals:
     return Intervals(parts.start[chosen], parts.end[chosen])
 
 
-def _merged(a: Intervals, b: Intervals) -> Intervals:
-    return union(np.r_[a.start, b.start], np.r_[a.end, b.end])
-
-
 def _beside_a_collective(talk: Intervals, parts: Intervals) -> Bool:
     """Parts at whose beginning a collective ends, or at whose end one begins."""
     return np.isin(parts.start, talk.end) | np.isin(parts.end, talk.start)
@@ -340,7 +332,7 @@ def _after_sync(trace: Trace, steps: Steps, gaps: Intervals) -> Intervals:
     """
     calls = runtime_calls(trace, steps)
     rows = calls.rows[calls.is_sync]
-    waits = union(trace.start_ns[rows], trace.end_ns[rows])
+    waits = span(trace, rows)
     if not len(gaps):
         return EMPTY
     # The copy that answers a sync ends a little before the call that waits for it returns: the

@@ -35,7 +35,7 @@ from perfkit.trace.read.events import (
     is_data_wait,
     runtime_calls,
 )
-from perfkit.trace.read.intervals import nest, union
+from perfkit.trace.read.intervals import nest, span
 from perfkit.trace.read.steps import Steps, find_steps
 
 #: What a box is, in the words of the step breakdown; ``Levels.kind`` indexes into this.
@@ -503,7 +503,7 @@ def _inside(trace: Trace, around: Bool) -> Bool:
     for t in np.flatnonzero(np.bincount(trace.thread[around], minlength=1)):
         here = trace.thread == t
         chosen = around & here
-        covered = union(trace.start_ns[chosen], trace.end_ns[chosen])
+        covered = span(trace, chosen)
         rows = np.flatnonzero(here)
         result[rows] = covered.covers(trace.start_ns[rows])
     return result

@@ -37,7 +37,7 @@ from perfkit.trace.read.columns import (
     Trace,
 )
 from perfkit.trace.read.events import is_communication, launch_rows, recorded_on, sum_by, together
-from perfkit.trace.read.intervals import EMPTY, Intervals, union, without
+from perfkit.trace.read.intervals import EMPTY, Intervals, span, without
 from perfkit.trace.read.steps import Steps, find_steps
 
 _NODE = "autograd::engine::evaluate_function: "
@@ -455,7 +455,7 @@ class _Counting:
 
     def _exposed_us(self, talk: Int64, other: Int64) -> float:
         """Time of these rows that none of the others hides."""
-        spans = [union(self._trace.start_ns[r], self._trace.end_ns[r]) for r in (talk, other)]
+        spans = [span(self._trace, r) for r in (talk, other)]
         return without(*spans).total_ns / 1e3 if len(talk) else 0.0
 
     def ops(self, roofs: Roofs | None) -> tuple[list[OpLimit], set[str]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.trace.ask import question
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace, asked_once
 from perfkit.trace.read.events import host_threads, launch_rows
 from perfkit.trace.read.intervals import nest
 from perfkit.trace.read.steps import Steps
@@ -71,6 +71,7 @@ class Nesting:
     step: Int64
 
 
+@asked_once
 def nesting(trace: Trace, steps: Steps) -> Nesting:
     """Which op encloses which op and runtime call, inside the steps."""
     step_of = steps.containing(trace.start_ns)

@@ -15,7 +15,7 @@ import numpy as np
 
 from perfkit.trace.ask.breakdown import device_layers
 from perfkit.trace.ask.operators import Nesting, nesting
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace, asked_once
 from perfkit.trace.read.events import (
     graph_captures,
     host_threads,
@@ -23,7 +23,7 @@ from perfkit.trace.read.events import (
     join_device,
     runtime_calls,
 )
-from perfkit.trace.read.intervals import EMPTY, Intervals, covered_ns, union, without
+from perfkit.trace.read.intervals import EMPTY, Intervals, covered_ns, joined, span, without
 from perfkit.trace.read.steps import Steps, find_steps
 
 # A shorter call, or one that is less of all steps, is not worth a word.
@@ -57,14 +57,7 @@ class SetUp:
     parts: Intervals
 
 
-def set_up(trace: Trace) -> SetUp:
-    """What of a trace's steps is set-up."""
-    found: SetUp | None = trace.answers.get("set-up")
-    if found is None:
-        found = trace.answers["set-up"] = _set_up(trace, find_steps(trace))
-    return found
-
-
+@asked_once
 def compiling(trace: Trace, steps: Steps) -> Intervals:
     """When ``torch.compile`` compiles inside the steps."""
     rows = (
@@ -73,25 +66,23 @@ def compiling(trace: Trace, steps: Steps) -> Intervals:
         & (steps.containing(trace.start_ns) >= 0)
         & trace.named(is_compiling)
     )
-    return union(trace.start_ns[rows], trace.end_ns[rows])
+    return span(trace, rows)
 
 
-def _set_up(trace: Trace, steps: Steps) -> SetUp:
+@asked_once
+def set_up(trace: Trace) -> SetUp:
+    """What of a trace's steps is set-up."""
+    steps = find_steps(trace)
     first, searching, n_searches = EMPTY, EMPTY, 0
     longest: tuple[tuple[str, float], ...] = ()
     device, _ = device_layers(trace)
     if device:
         inside = nesting(trace, steps)
         searches = _searches(trace, steps, inside)
-        searching, n_searches = _span(trace, searches), len(searches)
+        searching, n_searches = span(trace, searches), len(searches)
         first, longest = _first_calls(trace, steps, inside, device)
-    both = (first, searching, compiling(trace, steps))
-    parts = union(np.concatenate([p.start for p in both]), np.concatenate([p.end for p in both]))
+    parts = joined((first, searching, compiling(trace, steps)))
     return SetUp(first, longest, searching, n_searches, without(parts, graph_captures(trace)))
-
-
-def _span(trace: Trace, rows: Int64) -> Intervals:
-    return union(trace.start_ns[rows], trace.end_ns[rows])
 
 
 def _first_calls(
@@ -113,10 +104,7 @@ def _first_calls(
     kernel = join_device(trace, rows)
     of_kernel = is_launch & (kernel >= 0)
     key = np.where(of_kernel, len(trace.names) + trace.name_id[kernel], name)
-    busy = union(
-        np.concatenate([layer.start for layer in device]),
-        np.concatenate([layer.end for layer in device]),
-    )
+    busy = joined(device)
     calls = trace.start_ns[trace.is_a(Category.RUNTIME)]
     worked = trace.start_ns[trace.is_a(*DEVICE_CATEGORIES)]
     chosen: list[int] = []
@@ -159,7 +147,7 @@ def _first_calls(
         for one, op, at in zip(named, above, longest, strict=True)
     ]
     took_ms = [float(own[at]) / 1e6 for at in longest]
-    return _span(trace, rows[chosen]), tuple(zip(named, took_ms, strict=True))
+    return span(trace, rows[chosen]), tuple(zip(named, took_ms, strict=True))
 
 
 def _comes_again(at: int, chosen: list[int], key: Any, own: Int64, step: Int64) -> bool:

@@ -61,7 +61,7 @@ from perfkit.trace.read.events import (
     recorded_on,
     together,
 )
-from perfkit.trace.read.intervals import EMPTY, Intervals, paint, union, without
+from perfkit.trace.read.intervals import EMPTY, Intervals, paint, span, without
 from perfkit.trace.read.steps import Steps, find_steps
 
 if TYPE_CHECKING:
@@ -494,7 +494,7 @@ def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit
         **host,
         "setup": set_up(trace).parts,
         "capture": graph_captures(trace),
-        "driver": union(trace.start_ns[driver], trace.end_ns[driver]),
+        "driver": span(trace, driver),
         "full queue": _full_queue(trace, steps),
     }
     device, doubts = device_layers(trace)
@@ -537,7 +537,7 @@ def _full_queue(trace: Trace, steps: Steps) -> Intervals:
         return EMPTY
     dur = trace.end_ns[calls] - trace.start_ns[calls]
     rows = calls[dur > max(_FULL_TIMES * float(np.median(dur)), _FULL_NS)]
-    return union(trace.start_ns[rows], trace.end_ns[rows])
+    return span(trace, rows)
 
 
 def _operators_us(trace: Trace, steps: Steps, host: Mapping[str, Intervals]) -> float:
@@ -548,7 +548,7 @@ def _operators_us(trace: Trace, steps: Steps, host: Mapping[str, Intervals]) -> 
         & (steps.containing(trace.start_ns) >= 0)
         & ~trace.named(lambda n: n.startswith(("autograd::", "torch::")) or is_data_wait(n))
     )
-    spent = union(trace.start_ns[rows], trace.end_ns[rows])
+    spent = span(trace, rows)
     return without(spent, host["data wait"]).total_ns / 1e3
 
 

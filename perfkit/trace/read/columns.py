@@ -29,11 +29,11 @@ column            dtype   meaning
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -230,3 +230,26 @@ class Trace:
     def has_device(self) -> bool:
         """Whether any kernel, copy or memset of a device was recorded."""
         return bool(self.is_a(*DEVICE_CATEGORIES).any())
+
+
+_Rest = ParamSpec("_Rest")
+_Answer = TypeVar("_Answer")
+
+
+def asked_once(
+    question: Callable[Concatenate[Trace, _Rest], _Answer],
+) -> Callable[Concatenate[Trace, _Rest], _Answer]:
+    """Answer a question to a trace and its steps once: several answers ask the same; a decorator.
+
+    What it returns is everybody's: not to be written to.
+    """
+
+    @wraps(question)
+    def ask(trace: Trace, /, *args: _Rest.args, **kwargs: _Rest.kwargs) -> _Answer:
+        asked = question.__qualname__, *args, *kwargs.items()
+        if asked not in trace.answers:
+            trace.answers[asked] = question(trace, *args, **kwargs)
+        found: _Answer = trace.answers[asked]
+        return found
+
+    return ask

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.base.device import pattern
-from perfkit.trace.read.columns import Bool, Category, Int32, Int64, Trace
-from perfkit.trace.read.intervals import Intervals, nest, union
+from perfkit.trace.read.columns import Bool, Category, Int32, Int64, Trace, asked_once
+from perfkit.trace.read.intervals import Intervals, nest, span, union
 from perfkit.trace.read.steps import Steps, is_backward
 
 _LAUNCH = re.compile(r"Launch|Memset|Memcpy")
@@ -67,7 +67,7 @@ def is_data_wait(name: str) -> bool:
 def host_collectives(trace: Trace, steps: Steps) -> Intervals:
     """When the process of the steps took part in a collective of the host, in any thread."""
     rows = host_collective_rows(trace, steps)
-    return union(trace.start_ns[rows], trace.end_ns[rows])
+    return span(trace, rows)
 
 
 def host_collective_rows(trace: Trace, steps: Steps) -> Int64:
@@ -101,6 +101,7 @@ def driver_calls(trace: Trace, steps: Steps) -> Int64:
     )
 
 
+@asked_once
 def graph_captures(trace: Trace) -> Intervals:
     """When a thread captured a CUDA graph: what it launches then is recorded and runs nothing."""
     begins = trace.is_a(Category.RUNTIME) & trace.named(lambda n: "StreamBeginCapture" in n)
@@ -156,6 +157,7 @@ class RuntimeCalls:
         return union(start, end)
 
 
+@asked_once
 def backward_rows(trace: Trace) -> Bool:
     """Rows of the backward pass: the engine's labels where they exist, else node names."""
     ops = trace.is_a(Category.OP, Category.ANNOTATION)
@@ -174,6 +176,7 @@ def shows_training(trace: Trace) -> bool:
     return bool(kernels.any()) and not trace.is_a(Category.OP).any()
 
 
+@asked_once
 def host_threads(trace: Trace, steps: Steps) -> Bool:
     """For every entry of ``threads``: the step's own thread, or one that runs its backward."""
     chosen = np.zeros(len(trace.threads), dtype=np.bool_)
@@ -203,20 +206,13 @@ def join_device(trace: Trace, rows: Int64) -> Int64:
     return result
 
 
+@asked_once
 def runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
     """The calls that copy or wait, distinguished by the device activity joined to them.
 
     A wait that follows a host-to-device copy inside the same op (pageable memory) is part of
     that copy. Device-to-device copies only launch, so they count as neither.
     """
-    question = "runtime calls", steps.thread  # all that it depends on
-    found: RuntimeCalls | None = trace.answers.get(question)
-    if found is None:
-        found = trace.answers[question] = _runtime_calls(trace, steps)
-    return found
-
-
-def _runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
     here = trace.is_a(Category.RUNTIME) & host_threads(trace, steps)[trace.thread]
     waits = here & trace.named(pattern("waits").search)
     copies = here & trace.named(pattern("copies").search)

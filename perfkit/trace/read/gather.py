@@ -12,6 +12,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -150,6 +151,19 @@ _NEEDS_CONCRETE = re.compile(
 )
 
 _NOTHING = Args()
+# Columns of the allocator's events, after the time.
+_OF_MEMORY: dict[str, Any] = {
+    **dict.fromkeys(("n_bytes", "address", "allocated", "reserved"), np.int64),
+    **dict.fromkeys(("device_type", "device", "pid", "tid"), np.int32),
+}
+# Columns that are as the events have them.
+_INTEGERS: dict[str, Any] = {
+    "correlation": np.int64,
+    "sequence": np.int64,
+    "stream": np.int32,
+    "device": np.int32,
+    "n_bytes": np.int64,
+}
 
 
 def _numbered() -> defaultdict[Any, int]:
@@ -204,11 +218,8 @@ class Gathered:
         if [a.external_old for a in args].count(-1) != n:
             external = [a.external if a.external != -1 else a.external_old for a in args]
         take("external_id", _integers(external, np.int64))
-        take("correlation", _integers([a.correlation for a in args], np.int64))
-        take("sequence", _integers([a.sequence for a in args], np.int64))
-        take("stream", _integers([a.stream for a in args], np.int32))
-        take("device", _integers([a.device for a in args], np.int32))
-        take("n_bytes", _integers([a.n_bytes for a in args], np.int64))
+        for name, dtype in _INTEGERS.items():
+            take(name, _integers(list(map(attrgetter(name), args)), dtype))
         take("types_id", _raws([a.types for a in args], types))
         take("dims_id", _raws([a.dims for a in args], dims))
         take("stack_id", _raws([a.stack for a in args], stacks))
@@ -363,18 +374,10 @@ class Gathered:
         at_us = np.array(fields[0], np.float64) - origin
         usable = np.flatnonzero(np.abs(at_us) < _LONGEST_US)
         order = usable[np.argsort(at_us[usable], kind="stable")]
-        kind = _integers(list(fields[5]), np.int64)[order]
-        return {
-            "at_ns": np.rint(at_us[order] * 1e3).astype(np.int64),
-            "n_bytes": _integers(list(fields[1]), np.int64)[order],
-            "address": _integers(list(fields[2]), np.int64)[order],
-            "allocated": _integers(list(fields[3]), np.int64)[order],
-            "reserved": _integers(list(fields[4]), np.int64)[order],
-            "device_type": kind.astype(np.int32),
-            "device": _integers(list(fields[6]), np.int32)[order],
-            "pid": np.array(fields[7], np.int32)[order],
-            "tid": np.array(fields[8], np.int32)[order],
-        }
+        found = {"at_ns": np.rint(at_us[order] * 1e3).astype(np.int64)}
+        for values, (name, dtype) in zip(fields[1:], _OF_MEMORY.items(), strict=True):
+            found[name] = _integers(list(values), dtype)[order]
+        return found
 
     def _threads(self, pid: Any, tid: Any) -> tuple[tuple[Thread, ...], Any]:
         """The distinct threads in order of appearance, and each row's."""

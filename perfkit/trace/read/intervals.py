@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from perfkit.trace.read.columns import Int32, Int64
+from perfkit.trace.read.columns import Bool, Int32, Int64, Trace
 
 _NONE: Int64 = np.zeros(0, dtype=np.int64)
 
@@ -22,7 +22,7 @@ class Intervals:
     def __len__(self) -> int:
         return len(self.start)
 
-    def covers(self, points: Int64) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def covers(self, points: Int64) -> Bool:
         """Which of the points lie inside."""
         opened = np.searchsorted(self.start, points, side="right")
         closed = np.searchsorted(self.end, points, side="right")
@@ -50,6 +50,17 @@ def union(start: Int64, end: Int64) -> Intervals:
     first = np.flatnonzero(np.r_[True, start[1:] > reach[:-1]])
     last = np.r_[first[1:] - 1, len(start) - 1]
     return Intervals(start[first], reach[last])
+
+
+def span(trace: Trace, rows: Bool | Int64) -> Intervals:
+    """The time that these rows cover."""
+    return union(trace.start_ns[rows], trace.end_ns[rows])
+
+
+def joined(parts: Iterable[Intervals]) -> Intervals:
+    """The time that any of them covers."""
+    both = [(part.start, part.end) for part in parts]
+    return union(*map(np.concatenate, zip(*both, strict=True))) if both else EMPTY
 
 
 def without(parts: Intervals, holes: Intervals) -> Intervals:

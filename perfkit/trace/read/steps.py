@@ -8,8 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfkit.base.words import fmt_share
-from perfkit.trace.read.columns import HOST_CATEGORIES, Bool, Category, Int32, Int64, Trace
-from perfkit.trace.read.intervals import union
+from perfkit.trace.read.columns import (
+    HOST_CATEGORIES,
+    Bool,
+    Category,
+    Int32,
+    Int64,
+    Trace,
+    asked_once,
+)
+from perfkit.trace.read.intervals import span
 
 #: How steps were found where nothing marks them, and what such a "step" is called.
 WHOLE = "no marks and no optimizer: the whole region"
@@ -85,6 +93,7 @@ def is_backward(name: str) -> bool:
     return _BACKWARD.search(name) is not None
 
 
+@asked_once
 def find_steps(trace: Trace) -> Steps:
     """Find the steps: ``ProfilerStep#``, else ends of ``Optimizer.step``, else fetches of the
     DataLoader (evaluation, inference), else the whole region. Where perfkit recorded a region from
@@ -323,7 +332,7 @@ def _ends_of_passes(trace: Trace) -> Int64:
     backward = ops & trace.named(is_backward)
     if not backward.any():
         return np.zeros(0, dtype=np.int64)
-    within = union(trace.start_ns[backward], trace.end_ns[backward])
+    within = span(trace, backward)
     forward = ops & ~backward & (trace.sequence >= 0)
     starts = np.sort(trace.start_ns[forward])
     starts = starts[~within.covers(starts)]
