@@ -45,10 +45,12 @@ class Recompilation(Shown):
         place: where the code begins.
         why: the check, in torch's words, e.g. ``"tensor 'x' size mismatch at index 0. expected 4,
             actual 5"``.
+        is_static: compiled with ``dynamic=False``, which wants a graph for each size and number.
     """
 
     place: str
     why: str
+    is_static: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _again(
 ) -> Recompilation:
     # an attempt that was given up has no place of its own
     place = begins.get(one.frame, (one.filename, one.line))
-    return Recompilation(where(*place, cells), _check_in(one.why_again))
+    return Recompilation(where(*place, cells), _check_in(one.why_again), one.is_static)
 
 
 def _first_line(text: str) -> str:

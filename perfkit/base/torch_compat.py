@@ -442,6 +442,7 @@ class Compilation:
         why_again: which check failed so that it was compiled again; empty the first time.
         start_us, end_us: on the wall clock.
         gave_up: it was one attempt too many: this code is never compiled again.
+        is_static: with ``dynamic=False``, a graph for each size and number.
     """
 
     key: str
@@ -451,6 +452,7 @@ class Compilation:
     start_us: int
     end_us: int
     gave_up: bool = False
+    is_static: bool = False
 
     @property
     def frame(self) -> str:
@@ -488,6 +490,7 @@ def compile_log() -> tuple[list[Compilation], list[Break], int]:
             getattr(one, "start_time_us", 0) or 0,
             getattr(one, "end_time_us", 0) or 0,
             _hit_the_limit(one),
+            '"automatic_dynamic_shapes": false' in (getattr(one, "dynamo_config", "") or ""),
         )
         for one in log.get_compilation_metrics()
     ]

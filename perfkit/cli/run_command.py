@@ -384,11 +384,12 @@ class _Report:
             if not self._quiet:
                 from perfkit.show.ranked_run import by_itself
 
-                # the verdict on the job comes first: one rank takes its wait for another one for
-                # an exchange of data, and then what it says by itself is left out
+                # where one comes late, the verdict on the job comes first: a rank takes its wait
+                # for another one for an exchange of data, and then its own report is left out
                 own = f"\n{by_itself(result, 0)}\n" * bool(text)
                 own += text * (not result.mostly_waits(0))
-                write(text_of(result, verbose=self._verbose) + own)
+                joint = text_of(result, verbose=self._verbose)
+                write(own + joint if result.is_even else joint + own)
             self._misses_a_file |= not self._all_saved(self._joint_files, result)
 
     def _all_saved(self, files: dict[str, Path], result: WholeRun | RankedRun) -> bool:

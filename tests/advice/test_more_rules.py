@@ -442,6 +442,16 @@ def test_recompiling_is_told_with_the_check_and_a_cure_for_it() -> None:
     assert "TORCH_LOGS" in _finding(sim, "recompiles").what_to_do
 
 
+@pytest.mark.parametrize(("number", "told"), [("n", True), ("self.n", False)])
+def test_of_dynamic_false_it_says_to_leave_it_out_unless_the_number_is_a_module_s(
+    number: str, told: bool
+) -> None:
+    check = Recompilation("train.py:20", f"{number} == 7", is_static=True)
+    finding = _finding(_compiled(), "compile-gave-up", facts=_log(given_up=(check,)))
+    assert ("without dynamic=False" in finding.what_to_do) is told
+    assert ("register_buffer" in finding.what_to_do) is not told
+
+
 def test_code_that_torch_no_longer_compiles() -> None:
     again = [Recompilation("train.py:20", f"self.n == {n}") for n in range(7)]
     facts = _log(

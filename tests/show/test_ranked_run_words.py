@@ -45,3 +45,11 @@ def test_what_rank_0_calls_communication_may_be_its_wait(waited_ms: float, told:
     assert ("18.0 ms a recorded step, 90 % of its time in collectives, is its wait" in said) is told
     assert all(len(line) <= 100 for line in by_itself(_run(waited_ms, LATE), 0).splitlines())
     assert by_itself(replace(_run(waited_ms, LATE), compared=None), 0) == "Rank 0 by itself:"
+
+
+def test_one_rank_s_own_report_comes_first_where_waiting_for_another_is_little() -> None:
+    little = replace(LATE, lost_ms=3.0)
+    assert _run(0.5, little).is_even
+    assert not _run(0.5, LATE).is_even  # three quarters of a step are lost to rank 1
+    assert not _run(18.0, little).is_even  # rank 0's collectives are its wait
+    assert not replace(_run(0.5, little), culprits=(1,)).is_even

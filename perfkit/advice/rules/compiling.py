@@ -11,6 +11,7 @@ import numpy as np
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules import rule
+from perfkit.base.compiling import Recompilation
 from perfkit.base.words import fmt_ms, fmt_share, plural
 from perfkit.trace.ask.compiled import REGION
 from perfkit.trace.read.columns import Category
@@ -23,6 +24,10 @@ _MOST_TOLD = 3
 _SIZES = (
     "model = torch.compile(model, dynamic=True)  # one graph for all sizes\n"
     "torch._dynamo.mark_dynamic(x, 0)  # or say which dimension varies; drop_last=True helps, too"
+)
+_STATIC = (
+    "model = torch.compile(model)  # without dynamic=False: one graph for all sizes\n"
+    "# or few sizes: pad to the next multiple of 64"
 )
 # Not in place: torch 2.13 recomputes from the changed buffer in the backward pass, and the gradient
 # is wrong (seen with the backends aot_eager and inductor).
@@ -58,18 +63,26 @@ def recompiles(case: Case) -> Iterator[Finding]:
         if again > 1 or in_most
         else "torch.compile compiles inside the profiled steps",
         evidence,
-        _against([one.why for one in checks]),
+        _against(checks),
         cures=("host", "launch", "driver"),
         share=share,
     )
 
 
-def _against(checks: Sequence[str]) -> str:
+def _against(checks: Sequence[Recompilation]) -> str:
     """What to do where these checks failed."""
     if not checks:
         return f"{_SIZES}\n# TORCH_LOGS=recompiles python script.py  says why"
-    kinds = {_SIZES if _OF_SIZES.search(why) else _VALUES for why in checks}
-    return "\n".join(one for one in (_SIZES, _VALUES) if one in kinds)
+    kinds = {_cure(one) for one in checks}
+    return "\n".join(one for one in (_STATIC, _SIZES, _VALUES) if one in kinds)
+
+
+def _cure(check: Recompilation) -> str:
+    if _OF_SIZES.search(check.why):
+        return _STATIC if check.is_static else _SIZES
+    # a module's own number (self.n == 3) gets a graph for each value even with dynamic=True
+    own = "." in check.why.partition(" ")[0]
+    return _STATIC if check.is_static and not own else _VALUES
 
 
 @rule
@@ -87,7 +100,7 @@ def gave_up(case: Case) -> Iterator[Finding]:
             f"{one.why} failed once more"
             for one in known.given_up[:_MOST_TOLD]
         ],
-        f"{_against([one.why for one in known.given_up])}\n"
+        f"{_against(known.given_up)}\n"
         "torch._dynamo.config.fail_on_recompile_limit_hit = True  # an error instead of silence",
         cures=("host", "launch"),
         share=0.0,

@@ -31,6 +31,8 @@ ENDED_BY_SIGTERM = "was ended by SIGTERM"
 _HUNG_AFTER_S = 20.0
 # From this share on, what a rank spends in collectives is mostly its wait for others.
 _MOSTLY_WAITS = 0.5
+# Less of a step than this, lost to a late rank, is not the first thing to say.
+_LITTLE = 0.1
 # Ranks that differ by more than this have unlike shares.
 _UNEVEN = 1.1
 
@@ -96,6 +98,15 @@ class RankedRun(Shown):
     warnings: tuple[str, ...]
     provenance: Provenance
     doubt: str = ""
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all ended well and waiting for others is little: one rank tells for all."""
+        late = self.late
+        worst_ms = max((one.lost_ms for one in late.late), default=0.0) if late else 0.0
+        is_late = late is not None and worst_ms > _LITTLE * late.step_ms
+        waits = any(map(self.mostly_waits, range(self.world_size)))
+        return not (self.culprits or is_late or waits)
 
     def mostly_waits(self, rank: int) -> tuple[float, float] | None:
         """If this rank's collectives are mostly its wait for later ranks: ms a step, and share."""

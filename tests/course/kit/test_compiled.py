@@ -71,6 +71,13 @@ def test_a_line_that_ends_a_graph_is_named() -> None:
     assert "\n" not in only.reason
 
 
+def test_that_dynamic_false_asked_for_a_graph_of_each_number_is_known() -> None:
+    run = torch.compile(lambda x, n: x[:n] * 2, backend="eager", dynamic=False)
+    found = watch_compile(lambda: [run(torch.ones(30), n) for n in range(2, 14)])
+    assert found.given_up
+    assert all(one.is_static for one in (*found.recompilations, *found.given_up))
+
+
 def test_what_torch_gives_up_is_told_apart_with_its_place() -> None:
     class Counts(torch.nn.Module):
         n = 0
@@ -89,6 +96,7 @@ def test_what_torch_gives_up_is_told_apart_with_its_place() -> None:
     assert only.place.startswith("test_compiled.py:")
     assert "n == 7" in only.why
     assert f"then given up: {only.place} now runs uncompiled" in " ".join(str(found).split())
+    assert not only.is_static  # torch's own choice, not dynamic=False
     # and from now on nothing happens at all
     assert watch_compile(lambda: run(torch.ones(3))).is_empty
 
