@@ -292,7 +292,7 @@ class Case:
         return sum(self._worked_us.values())
 
     @cached_property
-    def _recording(self) -> float:
+    def recording(self) -> float:
         """How many times as long as a step a recorded one is; at least 1."""
         return max(self._typical_us / max(len(self.typical.indices), 1) / self.step_us, 1.0)
 
@@ -353,7 +353,7 @@ class Case:
         Recording makes nothing shorter, so on the host that is at most its recorded time. With a
         device, the step still takes as long as the device works.
         """
-        seen = self.shares[host_class] * (1.0 if self.whole is not None else self._recording)
+        seen = self.shares[host_class] * (1.0 if self.whole is not None else self.recording)
         return min(seen, self.device_shares["idle"] if self.on_device else 1.0)
 
     def rows(self, *categories: Category, named: Callable[[str], object]) -> Bool:
@@ -370,7 +370,7 @@ class Case:
 
     def lost_in(self, parts: Intervals) -> float:
         """The most of a step that could go with these intervals; see :meth:`lost_to`."""
-        seen = self.share_of(parts) * self._recording
+        seen = self.share_of(parts) * self.recording
         return min(seen, self.device_shares["idle"] if self.on_device else 1.0)
 
     def idle_in(self, parts: Intervals) -> float:

@@ -11,9 +11,10 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import MAY_WAIT, MOST_GAIN, Finding, amdahl, interval
 from perfkit.advice.outside import LARGE, OF_LOADING, outside, steps_grow
 from perfkit.advice.rules import rules
+from perfkit.advice.rules.host import overhead
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
-from perfkit.base.words import fmt_ms, fmt_share
+from perfkit.base.words import fmt_count, fmt_ms, fmt_share
 from perfkit.measure.summary import DATA_BOUND_FROM, PARTLY_FROM, Summary
 from perfkit.trace.read.columns import HOST_CATEGORIES, Category
 from perfkit.trace.record.elsewhere import Elsewhere
@@ -94,7 +95,7 @@ def diagnose(
         is_piece: whether no step was found, so that the figures are of all of it as one piece.
         state: what the run's objects have shown; it comes first.
     """
-    bound = _bound(case)
+    bound = _bound(case, *overhead(case))
     found = [
         f for rule in rules(case) for f in rule(case) if f.always or f.gain_at_most >= _LEAST_GAIN
     ]
@@ -307,7 +308,7 @@ def _is_one_sided(bound: _Bound, case: Case) -> bool:
         return case.is_file and (is_unknown or not case.on_device)
     if case.on_device:  # these are the host's only if nothing was queued, which launches tell
         return bound.part in ("host", "launch", "driver") and not case.joins_launches
-    return bound.part in ("compute", "host", "driver") and bool(case.unseen_device)
+    return bound.part in ("compute", "host", "overhead", "driver") and bool(case.unseen_device)
 
 
 def _no_cure(bound: _Bound, found: list[Finding], case: Case) -> str:
@@ -334,15 +335,18 @@ def uncapital(sentence: str) -> str:
 
 @dataclass(frozen=True)
 class _Bound:
-    """``bound_by``, the part that could be removed and its share, and the work's own share."""
+    """``bound_by``, the part that could go and its share, the work's own, and of small operators
+    how many a step has.
+    """
 
     bound_by: str
     part: str
     share: float
     work: float
+    n: float = 0.0
 
 
-def _bound(case: Case) -> _Bound:
+def _bound(case: Case, n_small: float = 0.0, small: float = 0.0) -> _Bound:
     """On a CPU, the largest part. With a device, the largest loss worth removing: idle time is
     lost in addition to the device's work, however long that takes.
     """
@@ -361,14 +365,14 @@ def _bound(case: Case) -> _Bound:
     if not case.on_device:
         shares = case.shares
         work = shares["forward"] + shares["backward"] + shares["optimizer"]
-        losses["driver"] = case.driver[1]
+        losses |= {"driver": case.driver[1], "overhead": small}
         losses["host"] -= losses["driver"]
         worst = max(losses, key=lambda b: losses[b])
         work = min(work, 1.0 - losses[worst])
         if losses[worst] >= work:
-            return _Bound(worst, worst, losses[worst], work)
+            return _Bound(worst.replace("overhead", "host"), worst, losses[worst], work, n_small)
         part = worst if losses[worst] >= PARTLY_FROM else "compute"
-        return _Bound("compute", part, losses.get(part, work), work)
+        return _Bound("compute", part, losses.get(part, work), work, n_small)
     device = case.device_shares
     losses |= {
         "sync": case.idle["sync"],
@@ -395,11 +399,11 @@ _WORDS = {
     ),
     "host": (
         "{} of each step is {python}work, outside of torch's operators",
-        "in {} of each step the device idles while the host does other work",
+        "for {} of each step the device waits for other host work",
     ),
     "waits": (
         "{} of each step is outside of torch's operators, and {waits}",
-        "in {} of each step the device idles, and {waits}",
+        "for {} of each step the device waits for the host, and {waits}",
     ),
     "communication": (
         "{} of each step is spent in exchanges with other ranks, waits included",
@@ -407,8 +411,8 @@ _WORDS = {
     ),
     "driver": (
         "{} of each step is in calls of the driver that launch nothing ({driver})",
-        "in {} of each step the device idles while the host is in calls of the driver that launch "
-        "nothing ({driver})",
+        "for {} of each step the device waits for calls of the driver that launch nothing "
+        "({driver})",
     ),
     "compute": (
         "{} of each step is spent in torch's operators",
@@ -418,6 +422,7 @@ _WORDS = {
         "",
         "for {} of each step the device waits for launches, while the host runs operators",
     ),
+    "overhead": ("{n} small operators take {} of each step", ""),
     "copy": ("", "for {} of each step copies hold it up, between host and device"),
 }
 
@@ -430,7 +435,8 @@ def _sentence(bound: _Bound, case: Case) -> str:
         what = "no operator was recorded" if has_host else "nothing of the host was recorded"
         if case.has_operators:
             what = "the trace does not say which calls launched its work"
-        return f"In {part} of each step the device idles, and {what}"
+        idle = fmt_share(case.device_shares["idle"])
+        return f"In {idle} of each step the device idles, and {what}"
     if is_unknown and not case.has_operators:
         why = case.unseen_device or "nothing that torch's profiler records is in here"
         return f"What takes the time is not known: {why}"
@@ -449,6 +455,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
             waits=waits,
             python="Python and other host " * case.knows_of_python,
             driver=case.driver[0],
+            n=fmt_count(round(bound.n)),
         )
     )
     if is_unknown:
@@ -464,7 +471,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
     if share >= DATA_BOUND_FROM:
         return f"{bound.part.capitalize()}-bound: {words}"
     beside = ""
-    if bound.work > share:
+    if bound.work > share and bound.part != "overhead":
         most = "most of it" if bound.work > 0.5 else "the largest part"
         beside = (
             f"; the device computes for {fmt_share(bound.work)}"
@@ -532,8 +539,8 @@ def _waiting(case: Case, part: str) -> str:
         )
     where = "" if sat is None else f"; the host sat in {sat.words()}"
     return (
-        f"for {part} of each step the device idles because the host waits, or has just waited, for "
-        f"it{where}"
+        f"for {part} of each step the device idles around syncs, where the host waits, or has just "
+        f"waited, for it{where}"
     )
 
 

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from simulated_traces import Simulated
 
 from perfkit.advice.case import Case
+from perfkit.advice.diagnose import Diagnosis, diagnose
 from perfkit.advice.findings import amdahl
+from perfkit.measure.summary import summarize
 from perfkit.trace import breakdown, find_steps, load
 
 # µs of the host for an operator, µs of the device for its kernel
@@ -58,3 +60,59 @@ def test_what_goes_with_the_optimizers_host_work_is_at_most_what_is_said(
     # the device's share is that of the steps, not of the longer recorded ones
     busy_us = sum(device for _, device in forward + update)
     assert case.busy_share <= min(busy_us / plain_us, 1.0) + 0.01
+
+
+# µs of an operator, of the pause after it, and of one that stays: each in forward and in backward
+_gap = st.floats(0, 40)
+_NODE = "autograd::engine::evaluate_function: MulBackward0"
+
+
+def _looped(
+    n: int, op: float, forward: float, backward: float, stays: list[float]
+) -> tuple[Diagnosis, float]:
+    """Steps with a loop of ``n`` rounds; what is said, and how much faster they are without it."""
+    sim, at, kept = Simulated(), 0.0, 0.0
+    for number in range(3):
+        began = at
+        for name, gap in (("aten::mul", forward), (_NODE, backward)):
+            for _ in range(n):
+                sim.host(name, at, op)
+                at += op + gap
+            for took in stays:
+                sim.host(name.replace("mul", "mm").replace("Mul", "Mm"), at, took)
+                at += took
+        kept = 2 * sum(stays)
+        sim.step(number, began, at - began)
+    trace = load(sim.json())
+    steps = find_steps(trace)
+    split = breakdown(trace, steps)
+    said = diagnose(Case(trace, steps, split, is_file=False), summarize(split.wall_ms), "made")
+    return said, (at - began) / kept
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(260, 700),
+    st.floats(3, 45),
+    _gap,
+    _gap,
+    st.lists(st.floats(200, 5_000), min_size=1, max_size=6),
+)
+def test_what_goes_with_a_loop_of_small_operators_is_at_most_what_is_said(
+    n: int, op: float, forward: float, backward: float, stays: list[float]
+) -> None:
+    """What is between them goes, too, in the backward pass as well; and longer ones of the loop."""
+    said, gain = _looped(n, op, forward, backward, stays)
+    for found in said.findings:
+        assert found.rule in ("tiny-ops", "small-calls")
+        assert found.gain_at_most >= min(gain, 10.0) * 0.99
+
+
+def test_a_step_of_small_operators_alone_is_bound_by_their_overhead() -> None:
+    """It "computes" all the time, and hardly any of it is work; of longer ones, it is."""
+    assert _looped(600, 5.0, 3.0, 3.0, [900.0])[0].verdict == (
+        "Overhead-bound: 1,200 small operators take 84 % of each step."
+    )
+    assert _looped(600, 5.0, 3.0, 3.0, [15_000.0])[0].verdict.startswith("Partly overhead-bound:")
+    for op, stays in ((5.0, 90_000.0), (30.0, 900.0)):
+        assert _looped(600, op, 3.0, 3.0, [stays])[0].verdict.startswith("Compute-bound:")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -134,6 +135,8 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
             f"most of it is in {fmt_count(round(n_calls))} gaps a step, half of that time in gaps "
             f"of {fmt_ms(half_ns / 1e6)} or less"
         )
+        # a rewrite that removes a loop removes its longer operators, too
+        small = _small(case, math.inf if place and place.loop else _CALL_NS / 1e3)
         yield found(
             "small-calls",
             f"Calling small operators {'from Python ' * case.knows_of_python}takes much of the step"
@@ -142,7 +145,7 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
             evidence,
             _MORE_A_CALL if place is None else place.what_to_do,
             cures=("host",),
-            share=lost,
+            share=lost if case.on_device else max(lost, _goes_with(small, case)),
             line=None if place is None else place.line,
         )
         return
@@ -168,44 +171,80 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
     )
 
 
+def overhead(case: Case) -> tuple[float, float]:
+    """On a CPU: the small operators of a step and the share of it that they and the short gaps
+    take, without what the profiler may have added; zeros where few are tiny.
+    """
+    small = _small(case, _CALL_NS / 1e3) if _tiny(case) else {}
+    gaps_ns = case.outside_of_torch.end - case.outside_of_torch.start
+    long = float(gaps_ns[gaps_ns > _CALL_NS].sum()) / 1e3 / case.wall_us
+    n = sum(small.values()) / case.n_steps
+    share = 1.0 - (1.0 - _goes_with(small, case) + long) * case.recording
+    return (n, share) if share * case.step_us < _TINY_US * n else (0.0, 0.0)
+
+
 def _tiny_ops(case: Case) -> Iterator[Finding]:
     """On a CPU: so many tiny operations that calling them is most of the work."""
-    if case.on_device:
+    tiny = _tiny(case)
+    if not tiny:
         return
-    aside = case.ops_inside(case.labels("Optimizer."))
-    aside += case.ops_inside(case.labels("enumerate(DataLoader)"))
-    # calls outside the optimizer and data loading
-    calls = {o: max(o.count - aside[o.name], 0) for o in case.operators}
-
-    def share_of(ops: list[Operator]) -> float:
-        return sum(o.self_us * calls[o] / o.count for o in ops) / case.wall_us
-
-    tiny = [o for o in case.operators if o.self_us / o.count < _TINY_US]
-    per_step = sum(calls[o] for o in tiny) / case.n_steps
-    share = share_of(tiny)
-    if per_step < _MANY_OPS or share < _LEAST_SHARE:
-        return
-    often = [o for o in case.operators if o in tiny or calls[o] >= _OFTEN * case.n_steps]
-    # Replacing the loop with one operation also removes its larger ops and the Python between them:
-    # without these, "at most" would not be true.
-    all_of_it = min(share_of(often) + case.typical.breakdown.shares()["other"], 1.0)
     place = _issued_at(case)
     named = sorted(tiny, key=lambda o: -o.count)[:3]
+    per_step = sum(tiny.values()) / case.n_steps
     yield found(
         "tiny-ops",
         "Many tiny operations: calling them takes much of the step",
         [
             f"{plural(per_step, 'operation')} of less than {_TINY_US:g} µs in each step take "
-            f"{fmt_share(share)} of it, most often "
+            f"{fmt_share(_share_of(tiny, case))} of it, most often "
             + ", ".join(f"{o.name} ({fmt_count(o.count / case.n_steps)})" for o in named),
             *([place.evidence] if place else []),
         ],
         place.what_to_do if place else "",
-        cures=("compute",),
-        share=all_of_it,
-        of="with what else is called so often, and the Python between, ",
+        cures=("compute", "host"),
+        share=_goes_with(_small(case), case),
+        of="with what else is called so often, and all that is between, ",
         line=place.line if place else None,
     )
+
+
+def _calls(case: Case) -> dict[Operator, int]:
+    """Operator → its calls outside of the optimizer and data loading."""
+    aside = case.ops_inside(case.labels("Optimizer."))
+    aside += case.ops_inside(case.labels("enumerate(DataLoader)"))
+    return {o: max(o.count - aside[o.name], 0) for o in case.operators}
+
+
+def _tiny(case: Case) -> dict[Operator, int]:
+    """The tiny ones; none where they are few or take little, and with a device."""
+    tiny = {o: n for o, n in _calls(case).items() if o.self_us / o.count < _TINY_US}
+    is_much = sum(tiny.values()) >= _MANY_OPS * case.n_steps and not case.on_device
+    return tiny if is_much and _share_of(tiny, case) >= _LEAST_SHARE else {}
+
+
+def _small(case: Case, longest_us: float = math.inf) -> dict[Operator, int]:
+    """The tiny ones, and those up to so long that are called often: they are in the same loop."""
+    often = _OFTEN * case.n_steps
+    mean_us = {o: o.self_us / o.count for o in case.operators}
+    return {
+        o: n
+        for o, n in _calls(case).items()
+        if mean_us[o] < _TINY_US or (n >= often and mean_us[o] < longest_us)
+    }
+
+
+def _share_of(calls: Mapping[Operator, int], case: Case) -> float:
+    return sum(o.self_us * n / o.count for o, n in calls.items()) / case.wall_us
+
+
+def _goes_with(small: Collection[Operator], case: Case) -> float:
+    """The most of a step that goes with these operators: all but what else its passes compute.
+
+    What is between operators is no operator's, and goes within the passes, too.
+    """
+    shares = case.typical.breakdown.shares()
+    stays = _share_of({o: n for o, n in _calls(case).items() if o not in small}, case)
+    return max(shares["forward"] + shares["backward"] + shares["other"] - stays, 0.0)
 
 
 class _Place(NamedTuple):
@@ -215,6 +254,7 @@ class _Place(NamedTuple):
     what_to_do: str
     evidence: str
     below: frozenset[tuple[str, int]]
+    loop: bool
 
 
 def _issued_at(case: Case) -> _Place | None:
@@ -257,6 +297,7 @@ def _issued_at(case: Case) -> _Place | None:
         f"{n_inside} of {plural(n, 'sample')} outside of backward, optimizer and loader are in "
         f"{'this loop' if loop else f'{top.function}()'}",
         frozenset((x.file, x.line) for x in inside),
+        loop is not None,
     )
 
 
