@@ -174,7 +174,7 @@ class Case:
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
         """Operators, sorted by self time."""
-        return operators(self.trace, self.steps, within=self.nesting)
+        return operators(self.trace, self.steps)
 
     @cached_property
     def syncs(self) -> tuple[Sync, ...]:

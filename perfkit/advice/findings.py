@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfkit.base.plain import fields
-from perfkit.base.words import fmt_ms
+from perfkit.base.words import fmt_bound, fmt_ms
 
 #: The largest gain that perfkit states: see ``Finding.gain_at_most``.
 MOST_GAIN = 10
@@ -161,14 +161,7 @@ def gain_words(gain: float) -> str:
         return "no gain in time"
     if gain >= MOST_GAIN:
         return f"over {MOST_GAIN}× at best"
-    return f"at most {times(gain)}×"
-
-
-def times(gain: float) -> str:
-    """A speed-up with only as many digits as a bound supports: ``1.08``, ``2.1``."""
-    if gain < 1.15:  # 1 / (1 - 0.05) = 1.1 would look wrong
-        return f"{gain:.2f}"
-    return f"{gain:.1f}" if gain < 9.95 else f"{gain:.0f}"
+    return f"at most {fmt_bound(gain)}"
 
 
 def amdahl(share: float, *, speedup: float | None = None) -> tuple[float, str]:
@@ -185,8 +178,8 @@ def amdahl(share: float, *, speedup: float | None = None) -> tuple[float, str]:
         return float(MOST_GAIN), f"over {MOST_GAIN}× at best: that part is {part} of the time"
     gain = 1.0 / rest
     if speedup is None:
-        return gain, f"at most 1 / (1 - {part}) = {times(gain)}×, if that time vanished"
+        return gain, f"at most 1 / (1 - {part}) = {fmt_bound(gain)}, if that time vanished"
     return gain, (
-        f"at most 1 / (1 - {part} + {part} / {speedup:g}) = {times(gain)}×, "
+        f"at most 1 / (1 - {part} + {part} / {speedup:g}) = {fmt_bound(gain)}, "
         f"if that part became {speedup:g} times as fast"
     )

@@ -16,7 +16,6 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.trace.ask import Question, questions
 from perfkit.trace.ask.diff import Diff, diff
-from perfkit.trace.ask.operators import nesting
 from perfkit.trace.ask.ranks import Ranks, ranks
 from perfkit.trace.read.columns import Trace
 from perfkit.trace.read.load import UNPACK_AT_MOST, load
@@ -152,14 +151,8 @@ class OpenTrace(Shown):
             raise UsageError(f"{asked.name} has no option {wrong[0]!r}; {has}")
         key = (asked.name, *sorted(options.items()))
         if key not in self._answers:
-            if "within" in inspect.signature(asked.answer).parameters:
-                options["within"] = self._nesting
             self._answers[key] = asked.answer(self.trace, self.steps, **options)
         return self._answers[key]
-
-    @cached_property
-    def _nesting(self) -> Any:
-        return nesting(self.trace, self.steps)
 
     if TYPE_CHECKING:  # for editors and type checkers, to which the questions are unknown
 

@@ -27,8 +27,8 @@ from perfkit.base.words import fmt_share
 from perfkit.measure.summary import Summary, summarize
 from perfkit.trace.ask.breakdown import Breakdown, breakdown
 from perfkit.trace.ask.operators import Operator
-from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.events import is_communication, is_data_wait
+from perfkit.trace.read.columns import Trace
+from perfkit.trace.read.events import is_communication
 from perfkit.trace.read.steps import WHOLE, Steps, find_steps, n_backward_passes
 from perfkit.trace.record.elsewhere import Elsewhere
 from perfkit.trace.record.facts import Facts
@@ -125,9 +125,9 @@ class Profile(Shown):
             UsageError: ``device`` is another than the recorded one, or no data sheet of it is
                 known.
         """
-        from perfkit.trace.ask.waterfall import waterfall_beside
+        from perfkit.trace.ask.waterfall import waterfall
 
-        return waterfall_beside(
+        return waterfall(
             self.trace,
             device=device,
             plain_ms=None if self.cost is None else self.cost.plain_step_ms,
@@ -334,14 +334,12 @@ def _doubts(case: Case, outside: Elsewhere | None, *, is_piece: bool) -> Iterato
     # if that is most of the time, the diagnosis says so first
     if outside is not None and outside.is_worth_a_word and not outside.is_most:
         yield uncapital(outside.sentence()).rstrip(".")
-    fetches = trace.is_a(Category.ANNOTATION, Category.OP) & trace.named(is_data_wait)
-    inside = steps.containing(trace.start_ns[fetches & (trace.thread == steps.thread)])
-    counts = np.bincount(inside[inside >= 0], minlength=len(steps))
-    has_optimizer = trace.named(lambda name: name.startswith("Optimizer.step#")).any()
+    fetches = [step.n_fetches for step in case.breakdown.steps]
+    has_optimizer = any(name.startswith("Optimizer.step#") for name in trace.names)
     by_fetches = "DataLoader" in steps.how_found
-    if len(steps) > 1 and counts.min() > 1 and has_optimizer and not by_fetches:
+    if len(steps) > 1 and min(fetches) > 1 and has_optimizer and not by_fetches:
         # the median, because the fetch that ends an epoch returns no batch
-        yield f"a step is one optimizer step: {np.median(counts):.0f} batches of the DataLoader"
+        yield f"a step is one optimizer step: {np.median(fetches):.0f} batches of the DataLoader"
     if not is_piece:
         yield from case.breakdown.warnings
     elif (n := n_backward_passes(trace)) > 1:

@@ -16,6 +16,7 @@ the same everywhere. The rules:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import statistics
@@ -40,14 +41,41 @@ _NARROW = 1.25
 _REGULAR, _MOST_NAMED = 0.8, 3
 
 
-def fmt_number(x: float | None) -> str:
+def _signed(say: Callable[[float], str]) -> Callable[[float | None], str]:
+    """The sign, then what is said of the absolute value; a decorator."""
+
+    @functools.wraps(say)
+    def signed(x: float | None) -> str:
+        if x is None or math.isnan(x):
+            return ABSENT
+        return f"{_MINUS}{say(-x)}" if x < 0 else say(x)
+
+    return signed
+
+
+@_signed
+def fmt_number(x: float) -> str:
     """Three significant digits without a unit: ``0.0123``, ``1.23``, ``123``, ``12,300``."""
-    return _signed(x, _digits)
+    if x == 0:
+        return "0"
+    if math.isinf(x):
+        return _INFINITE
+    x = _rounded(x)
+    power = math.floor(math.log10(x))
+    if not -6 <= power < 15:
+        return f"{x:.2e}"  # no exponent where it is readable without
+    return f"{x:,.{max(2 - power, 0)}f}"
 
 
-def fmt_count(n: float | None) -> str:
+@_signed
+def fmt_count(n: float) -> str:
     """A count, exact: ``12,345``. A mean count that is not whole has three digits: ``2.5``."""
-    return _signed(n, _count)
+    if math.isinf(n):
+        return _INFINITE
+    if float(n).is_integer():
+        return f"{n:,.0f}"
+    text = fmt_number(n)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
 def plural(n: float, noun: str, many: str | None = None) -> str:
@@ -88,14 +116,23 @@ def _ordinal(n: int) -> str:
     return f"{n}{ending}"
 
 
-def fmt_bytes(n: float | None) -> str:
+@_signed
+def fmt_bytes(n: float) -> str:
     """Bytes in binary units: ``0 B``, ``1.50 KiB``, ``5.59 GiB``."""
-    return _signed(n, _bytes)
+    if n < 999.5:
+        # a mean may be below one byte
+        return f"{n:.0f} B" if n == 0 or n > 0.5 else f"{fmt_number(n)} B"
+    size, unit = n / 1024, 1
+    while _rounded(size) >= 1000 and unit < len(_BYTE_UNITS) - 1:
+        size, unit = size / 1024, unit + 1
+    return f"{fmt_number(size)} {_BYTE_UNITS[unit]}"
 
 
-def fmt_ms(x: float | None) -> str:
+@_signed
+def fmt_ms(x: float) -> str:
     """A time given in milliseconds, in the unit that reads best, from ns to h: ``12.3 ms``."""
-    return _signed(x, _time)
+    unit, size = time_unit(x)
+    return f"{fmt_number(x / size)} {unit}"
 
 
 def fmt_s(x: float | None) -> str:
@@ -126,7 +163,7 @@ def time_unit(ms: float) -> tuple[str, float]:
 
 def fmt_share(x: float | None) -> str:
     """A measured share of 1 in per cent: ``71 %``, ``3.2 %``, ``< 0.1 %``, ``0 %``."""
-    return "> −0.1 %" if x is not None and -0.001 < x < 0 else _signed(x, _share)
+    return "> −0.1 %" if x is not None and -0.001 < x < 0 else _share(x)
 
 
 def fmt_change(x: float | None) -> str:
@@ -159,7 +196,7 @@ def fmt_ratio(x: float | None) -> str:
     """A ratio: ``2.34×``, ``12.0×``, ``1.003×``; ``–`` also for infinity."""
     if x is None or math.isinf(x):
         return ABSENT
-    text = _signed(x, _ratio)
+    text = _ratio(x)
     return text if text == ABSENT else f"{text}×"
 
 
@@ -167,7 +204,7 @@ def fmt_interval(low: float | None, high: float | None) -> str:
     """The ends of an interval with the same number of decimals: ``[0.995, 1.020]``."""
     if low is None or high is None:
         return ABSENT
-    ends = [_signed(end, _ratio) for end in (low, high)]
+    ends = [_ratio(end) for end in (low, high)]
     decimals = [len(end.partition(".")[2]) for end in ends]
     near = 0 < abs(high) < 10 * abs(low) and "e" not in "".join(ends)
     if near and decimals[0] != decimals[1]:
@@ -202,14 +239,7 @@ def fmt_si(x: float | None, unit: str) -> str:
     size, power = _rounded(abs(x)), 0
     while size >= 1e3 and power < len(_SI_UNITS) - 1:
         size, power = _rounded(abs(x) / 1e3 ** (power + 1)), power + 1
-    return f"{_MINUS if x < 0 else ''}{_digits(size)} {_SI_UNITS[power]}{unit}"
-
-
-def _signed(x: float | None, say: Callable[[float], str]) -> str:
-    """The sign of ``x``, then ``say`` of its absolute value."""
-    if x is None or math.isnan(x):
-        return ABSENT
-    return f"{_MINUS}{say(-x)}" if x < 0 else say(x)
+    return f"{_MINUS if x < 0 else ''}{fmt_number(size)} {_SI_UNITS[power]}{unit}"
 
 
 def _minus(text: str) -> str:
@@ -220,45 +250,7 @@ def _rounded(size: float) -> float:
     return float(f"{size:.3g}")
 
 
-def _digits(size: float) -> str:
-    """Three significant digits, without an exponent if that is readable."""
-    if size == 0:
-        return "0"
-    if math.isinf(size):
-        return _INFINITE
-    size = _rounded(size)
-    power = math.floor(math.log10(size))
-    if not -6 <= power < 15:
-        return f"{size:.2e}"
-    return f"{size:,.{max(2 - power, 0)}f}"
-
-
-def _count(n: float) -> str:
-    if math.isinf(n):
-        return _INFINITE
-    if float(n).is_integer():
-        return f"{n:,.0f}"
-    text = _digits(n)
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
-
-
-def _bytes(n: float) -> str:
-    if n < 999.5:
-        # a mean may be below one byte
-        return f"{n:.0f} B" if n == 0 or n > 0.5 else f"{_digits(n)} B"
-    size, unit = n / 1024, 1
-    while _rounded(size) >= 1000 and unit < len(_BYTE_UNITS) - 1:
-        size, unit = size / 1024, unit + 1
-    return f"{_digits(size)} {_BYTE_UNITS[unit]}"
-
-
-def _time(ms: float) -> str:
-    if ms == 0:
-        return "0 ms"
-    unit, size = time_unit(ms)
-    return f"{_digits(ms / size)} {unit}"
-
-
+@_signed
 def _share(x: float) -> str:
     percent = 100 * x
     if percent == 0:
@@ -274,6 +266,7 @@ def _share(x: float) -> str:
     return f"{percent:.1f} %" if percent < 99.95 else "> 99.9 %"
 
 
+@_signed
 def _ratio(x: float) -> str:
-    text = _digits(x)
+    text = fmt_number(x)
     return f"{x:.3f}" if text == "1.00" and x != 1 else text

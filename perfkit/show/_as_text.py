@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from perfkit.base.words import plural
 from perfkit.show._bar import line_bar, text_bar
 from perfkit.show._ink import bold, sign
-from perfkit.show._text import WIDTH, beside, clip, notes, table, wrap
 from perfkit.show.document import Cell, Document, Finding, Table
+from perfkit.show.plain_text import WIDTH, beside, clip, notes, table, wrap
 
 
 def as_text(document: Document, *, brief: bool = False) -> str:

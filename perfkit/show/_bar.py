@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from perfkit.base.words import fmt_share
 from perfkit.show._ink import in_fill
-from perfkit.show._text import WIDTH, clip, table
 from perfkit.show.document import Segment
 from perfkit.show.palette import LOOKS, SERIES, Look
+from perfkit.show.plain_text import WIDTH, clip, table
 
 _GLYPHS = "█▓▒░#=+·"
 

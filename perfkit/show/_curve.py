@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, ClassVar
 from perfkit.base.words import fmt_bytes, fmt_count
 from perfkit.memory.curve import Curve
 from perfkit.show._plot import round_unit, rounded, ticks
-from perfkit.show._text import wrap
 from perfkit.show.palette import look_of
+from perfkit.show.plain_text import wrap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from perfkit.base.printable import printable
 from perfkit.base.user_code import cell_link
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_ratio, fmt_share
-from perfkit.show._text import one_sentence
+from perfkit.show.plain_text import one_sentence
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _CODE = re.compile(r"`(\S(?:[^`\n]*\S)?)`")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from perfkit.base.words import fmt_number
-from perfkit.show._text import wrap
 from perfkit.show.palette import INK, SERIES
+from perfkit.show.plain_text import wrap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

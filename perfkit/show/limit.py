@@ -12,10 +12,9 @@ from perfkit.base.words import (
     fmt_si,
 )
 from perfkit.limit.roofs import FORMATS
-from perfkit.show._per_step import a_step, per_step
 from perfkit.show._roofline import roofline
-from perfkit.show._text import clip
 from perfkit.show.document import Document, Doubt, Table, document_for
+from perfkit.show.plain_text import a_step, clip, per_step
 from perfkit.trace.ask.limit import Limit
 
 _TOP = 10

@@ -21,11 +21,9 @@ from perfkit.base.words import (
     plural,
 )
 from perfkit.show import strip as step_strip
-from perfkit.show._falls import Falls
-from perfkit.show._per_step import a_step, each_step, per_step
-from perfkit.show.counted import compile_sentence, compile_tables
 from perfkit.show.document import Bar, Document, Doubt, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
+from perfkit.show.plain_text import a_step, each_step, per_step
 from perfkit.show.waterfall import waterfall_picture, waterfall_table
 from perfkit.trace.ask.breakdown import Breakdown
 from perfkit.trace.ask.operators import Operator, Operators
@@ -50,6 +48,8 @@ def _profile(p: Profile) -> Document:
         return Document("profile", p.nothing, warnings=p.warnings)
     findings = tuple(shown_finding(f) for f in p.diagnosis.findings)
     strip = step_strip.strip_of(p.trace)
+    fall = p.waterfall if p.waterfall is not None and p.waterfall.step_ms else None
+    compiled, compile_tables = _compiled(p)
     next_steps = (*(p.diagnosis.first if p.is_piece else ()), *_next_steps(p))
     return Document(
         name="profile",
@@ -64,7 +64,7 @@ def _profile(p: Profile) -> Document:
             if p.is_piece and p.cost is not None
             else _step_line(p.breakdown, how=p.cost is None or _by_fetches(p.breakdown)),
             "" if p.coverage is None else p.coverage.sentence(),
-            _compiled_line(p),
+            compiled,
             _limit_line(p),
             _costliest(p),
         ),
@@ -72,14 +72,17 @@ def _profile(p: Profile) -> Document:
         advice=next_steps,
         advice_title="What to do",
         bars=_bars(p.breakdown, p) if p.whole is None else _bar_of_all(p),
-        pictures=(*(() if strip is None else (_picture(strip, p),)), *_falls(p)),
+        pictures=(
+            *(() if strip is None else (_picture(strip, p),)),
+            *(() if fall is None else (waterfall_picture(fall, folds=True),)),
+        ),
         findings=findings[:_MAIN_FINDINGS],
         more_findings=findings[_MAIN_FINDINGS:],
         more_title="Also found",
         tables=(
-            *(() if p.compiled is None else compile_tables(p.compiled)),
+            *compile_tables,
             _operators_table(p.operators, len(p.breakdown.steps)),
-            *_fall_tables(p),
+            *(() if fall is None else (replace(waterfall_table(fall), open=False, brief=False),)),
             *line_tables(p.lines, p.worker_lines, p.process_lines),
             _syncs_table(p.syncs),
             *(() if p.is_piece else _steps_tables(p.breakdown)),
@@ -133,30 +136,19 @@ def _next_steps(p: Profile) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _compiled_line(p: Profile) -> str:
-    """What torch.compile did; empty if nothing was compiled."""
+def _compiled(p: Profile) -> tuple[str, tuple[Table, ...]]:
+    """What torch.compile did, in a line and in tables; empty if nothing was compiled."""
     if p.compiled is None:
-        return ""
-    return f"torch.compile: {compile_sentence(p.compiled)}"
+        return "", ()
+    from perfkit.show.counted import compile_sentence, compile_tables
+
+    return f"torch.compile: {compile_sentence(p.compiled)}", compile_tables(p.compiled)
 
 
 def _picture(strip: step_strip.Strip, p: Profile) -> step_strip.StepStrip:
     if p.is_piece:
         return step_strip.StepStrip(strip, title="All of it over time")
     return step_strip.StepStrip(strip)
-
-
-def _falls(p: Profile) -> tuple[Falls, ...]:
-    if p.waterfall is None or not p.waterfall.step_ms:
-        return ()
-    return (waterfall_picture(p.waterfall, folds=True),)
-
-
-def _fall_tables(p: Profile) -> tuple[Table, ...]:
-    if p.waterfall is None or not p.waterfall.step_ms:
-        return ()
-    table = waterfall_table(p.waterfall)
-    return (replace(table, open=False, brief=False),)
 
 
 @document_for(Profiling)

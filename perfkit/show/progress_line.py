@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from perfkit.base.progress import is_terminal, write
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_number, fmt_share
 from perfkit.measure.tracker import Update
-from perfkit.show._text import clip
+from perfkit.show.plain_text import clip
 from perfkit.show.shared_row import SharedRow
 
 _TERMINAL_EVERY_S = 0.5

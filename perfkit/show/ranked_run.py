@@ -9,8 +9,8 @@ from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.measure.phases import PHASES
 from perfkit.script.ranks.heartbeat import FINISHED
 from perfkit.script.ranks.joint import RankedRun, RankRun, imbalance_words
-from perfkit.show._text import wrap
 from perfkit.show.document import Document, Doubt, Table, document_for
+from perfkit.show.plain_text import wrap
 
 # Of more ranks than this the table has those that stand out.
 _MOST_ROWS = 16

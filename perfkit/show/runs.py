@@ -17,9 +17,9 @@ from perfkit.base.words import (
     no_difference,
 )
 from perfkit.experiment.process.result import ONE_AFTER_THE_OTHER, SPEED, Ratio, RunResult, ratio
-from perfkit.show._text import clip
 from perfkit.show.document import Document, Doubt, Fold, Table, document_for
 from perfkit.show.palette import SERIES
+from perfkit.show.plain_text import clip
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,8 +19,8 @@ import numpy as np
 from perfkit.base.errors import UsageError
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_ms, fmt_share
-from perfkit.show._text import table, wrap
 from perfkit.show.palette import look_of
+from perfkit.show.plain_text import table, wrap
 from perfkit.trace.ask.breakdown import (
     DEVICE_CLASSES,
     HOST_CLASSES,

@@ -24,9 +24,9 @@ from perfkit.experiment.compare.tune import Tuning
 from perfkit.experiment.settings._declared import words
 from perfkit.show._direction import blocks, headline, told
 from perfkit.show._plot import Line, Plot, Point
-from perfkit.show._text import clip
 from perfkit.show.document import Document, Doubt, Table, document_for
 from perfkit.show.palette import SERIES
+from perfkit.show.plain_text import clip
 
 _MOST_LINES = 6
 _NAMED = 4

@@ -15,9 +15,8 @@ from perfkit.base.words import (
     fmt_share,
     plural,
 )
-from perfkit.show._per_step import a_step, each_step, per_step
-from perfkit.show._text import clip
 from perfkit.show.document import Bar, Document, Doubt, Segment, Table, document_for
+from perfkit.show.plain_text import a_step, clip, each_step, per_step
 from perfkit.trace.ask import Answer
 from perfkit.trace.ask.communication import Communication
 from perfkit.trace.ask.compiled import Compiled

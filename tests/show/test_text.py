@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from perfkit.show import _text
-
 
 def test_table_lines_are_as_wide_as_promised_and_numbers_survive() -> None:
     rows = [("x" * 300, "12.3 ms", "71 %"), ("short", "4 ms", "29 %")]

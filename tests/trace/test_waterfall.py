@@ -27,7 +27,6 @@ from perfkit.trace.ask.waterfall import (
     _full_queue,
     _low,
     change,
-    waterfall_beside,
 )
 from perfkit.trace.read.columns import RECORDED_HERE
 
@@ -75,14 +74,14 @@ def busy_host() -> bytes:
 def test_the_step_is_the_one_without_the_profiler() -> None:
     """Recording slows the host, and not the device: what it adds is no gain of any fix."""
     trace = load(busy_host())
-    found = waterfall_beside(trace, plain_ms=0.94)
+    found = waterfall(trace, plain_ms=0.94)
     adds_up(found)
     assert found.step_ms == pytest.approx(0.94)
     assert parts(found)["launch"] == 40
     assert found.gain_of("launch") == pytest.approx(940 / 900)
     assert "A step takes 940 µs and needs at least" in " ".join(found.to_text().split())
     # a step is never shorter than the device's work on it
-    assert waterfall_beside(trace, plain_ms=0.5).step_ms == pytest.approx(0.9)
+    assert waterfall(trace, plain_ms=0.5).step_ms == pytest.approx(0.9)
     faster = change(waterfall(trace), found)
     assert faster.ratio == pytest.approx(1000 / 940)
     assert "took 1.00 ms before and 940 µs after" in " ".join(faster.to_text().split())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfkit.advice.case import Case
-from perfkit.advice.findings import Finding, amdahl, times
+from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules import rule
-from perfkit.base.words import fmt_ms, fmt_share, plural
+from perfkit.base.words import fmt_bound, fmt_ms, fmt_share, plural
 from perfkit.measure.loader_cause import loader_cause
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.events import is_data_wait
@@ -89,7 +89,7 @@ def dataloader(case: Case) -> Iterator[Finding]:
         # unchanged: the longer of the two is the new step
         gain = 1.0 / max(share / n, 1.0 - lost)
         formula = (
-            f"at most 1 / max({share:.2f} / {n}, {1.0 - lost:.2f}) = {times(gain)}×, with "
+            f"at most 1 / max({share:.2f} / {n}, {1.0 - lost:.2f}) = {fmt_bound(gain)}, with "
             f"{plural(n, 'worker')} loading alongside the rest of the step"
         )
     else:

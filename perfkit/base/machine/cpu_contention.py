@@ -26,6 +26,7 @@ from perfkit.base.machine.throttling import (
     QuotaCounters,
     Throttled,
     read_quota,
+    since,
 )
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_count, fmt_number, fmt_share, plural
@@ -219,8 +220,8 @@ class ContentionMark:
         """What else the machine has done since this mark was created."""
         wall_s = time.monotonic() - self._began_s
         before, now = self._counters, _Counters.read(self._thread_id)
-        process_s = _since(before.process_s, now.process_s) or 0.0
-        machine_s = _since(before.machine_s, now.machine_s)
+        process_s = since(before.process_s, now.process_s) or 0.0
+        machine_s = since(before.machine_s, now.machine_s)
         waits = [
             waited - before.waited_s.get(thread, 0.0) for thread, waited in now.waited_s.items()
         ]
@@ -231,7 +232,7 @@ class ContentionMark:
             process_s=process_s,
             waited_s=max(waits) if waits else None,
             others_s=None if machine_s is None else max(machine_s - process_s, 0.0),
-            stolen_s=_since(before.stolen_s, now.stolen_s),
+            stolen_s=since(before.stolen_s, now.stolen_s),
             throttled_s=None if throttled is None else throttled.stopped_s,
             throttled=throttled,
             host=HostThrottling.between(
@@ -286,10 +287,6 @@ def _throttled(
 
 def _sum(one: Any, other: Any) -> Any:
     return None if one is None or other is None else one + other
-
-
-def _since(before: float | None, now: float | None) -> float | None:
-    return None if before is None or now is None else max(now - before, 0.0)
 
 
 def _process_s() -> float:

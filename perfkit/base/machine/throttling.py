@@ -16,7 +16,7 @@ import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from perfkit.base.machine._host import cgroup_folders, cpu_quota
 from perfkit.base.plain import fields
@@ -36,6 +36,7 @@ _FAULTS_FROM = 0.02
 _SWAP_SHARE = 0.1
 
 _ROOT = Path("/")
+_Counter = TypeVar("_Counter", int, float)
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ class HostThrottling:
             wall_s,
             process_s,
             *_clock_mhz(),
-            _more(before.major_faults, now.major_faults),
-            _more(before.swapped_in_bytes, now.swapped_in_bytes),
+            since(before.major_faults, now.major_faults),
+            since(before.swapped_in_bytes, now.swapped_in_bytes),
         )
 
     def sentences(self) -> tuple[str, ...]:
@@ -158,8 +159,9 @@ def _clock_mhz() -> tuple[float | None, float | None]:
     return fastest.current, fastest.max
 
 
-def _more(before: int | None, now: int | None) -> int | None:
-    return None if before is None or now is None else max(now - before, 0)
+def since(before: _Counter | None, now: _Counter | None) -> _Counter | None:
+    """What a counter has counted between two readings; None where there is none."""
+    return None if before is None or now is None else max(now - before, type(now)(0))
 
 
 @dataclass(frozen=True)

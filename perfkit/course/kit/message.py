@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from perfkit.show import _text
-
 
 @dataclass(frozen=True, repr=False)
 class Message:

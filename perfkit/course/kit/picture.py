@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
-from perfkit.show import _text
 from perfkit.show._drawn import drawn_image
 
 if TYPE_CHECKING:

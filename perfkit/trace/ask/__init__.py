@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from perfkit.base.display import Shown
 
 # What the asker fills in: not for the caller.
-_FILLED_IN = ("trace", "steps", "within")
+_FILLED_IN = ("trace", "steps", "plain_ms", "leaving_out")
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -85,18 +85,17 @@ class Flops(Shown):
 
 
 @question("flops", "How many FLOPs does a step do, and how fast?")
-def flops(trace: Trace, steps: Steps | None = None, *, within: Nesting | None = None) -> Flops:
+def flops(trace: Trace, steps: Steps | None = None) -> Flops:
     """Count FLOPs from the shapes that were recorded (``record_shapes=True``).
 
     Args:
         trace: the trace.
         steps: its steps; found from the trace where not given.
-        within: the result of ``operators.nesting``, where it is known already.
     """
     steps = find_steps(trace) if steps is None else steps
     wall_us = int((steps.end_ns - steps.start_ns).sum()) / 1e3
     on_device = trace.has_device
-    inside = nesting(trace, steps) if within is None else within
+    inside = nesting(trace, steps)
     formula = trace.name_table(lambda n: n in FORMULAS)
     is_op = trace.category[inside.rows] == Category.OP
     counted = is_op & formula[trace.name_id[inside.rows]]

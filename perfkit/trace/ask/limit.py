@@ -300,7 +300,7 @@ def limit(
     steps: Steps | None = None,
     *,
     device: str | None = None,
-    within: Nesting | None = None,
+    leaving_out: Intervals = EMPTY,
 ) -> Limit:
     """Count FLOPs and bytes from the recorded shapes, and divide them by a device's rates.
 
@@ -313,29 +313,15 @@ def limit(
             machine's measured peaks (``perfkit doctor --peaks``). By default those of this machine
             for what was recorded in this process, else the data sheet of the device that the
             trace names.
-        within: the result of ``operators.nesting``, where it is known already.
+        leaving_out: when the host's operators do not count: a data set's own are work of the wait
+            for data, not of the step.
 
     Raises:
         UsageError: no data sheet of ``device`` is known.
     """
-    return limit_beside(trace, steps, device=device, within=within)
-
-
-def limit_beside(
-    trace: Trace,
-    steps: Steps | None = None,
-    *,
-    device: str | None = None,
-    within: Nesting | None = None,
-    leaving_out: Intervals = EMPTY,
-) -> Limit:
-    """As :func:`limit`, without the operators of the host that begin in ``leaving_out``.
-
-    A data set's own operators are work of the wait for data, not of the step.
-    """
     steps = find_steps(trace) if steps is None else steps
     roofs = _roofs(trace, device)
-    inside = nesting(trace, steps) if within is None else within
+    inside = nesting(trace, steps)
     counting = _Counting(trace, inside, leaving_out)
     ops, partial = counting.ops(roofs)
     doubts = list(roofs.doubts) if roofs is not None else []

@@ -16,7 +16,7 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.trace.ask import question
-from perfkit.trace.ask.operators import Nesting, nesting
+from perfkit.trace.ask.operators import nesting
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
 from perfkit.trace.read.events import enclosing, launch_rows, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
@@ -104,13 +104,12 @@ class SourceLines(Shown):
 
 
 @question("modules", "Which module takes the time?")
-def modules(trace: Trace, steps: Steps | None = None, *, within: Nesting | None = None) -> Modules:
+def modules(trace: Trace, steps: Steps | None = None) -> Modules:
     """Time by module, where modules were recorded.
 
     Args:
         trace: the trace.
         steps: its steps; found from the trace where not given.
-        within: the result of ``operators.nesting``, where it is known already.
     """
     steps = find_steps(trace) if steps is None else steps
     frames = np.flatnonzero(
@@ -120,7 +119,7 @@ def modules(trace: Trace, steps: Steps | None = None, *, within: Nesting | None 
     if not len(frames):
         doubt = "no modules were recorded (with_stack=True)"
         return Modules((), len(steps), together(steps.warnings, [doubt]))
-    rows, self_ns, device_ns = _costs(trace, steps, within)
+    rows, self_ns, device_ns = _costs(trace, steps)
     frame = enclosing(trace, frames, rows)
     is_backward = np.zeros(len(rows), dtype=np.bool_)
     sequence = trace.sequence[rows]
@@ -159,21 +158,18 @@ def modules(trace: Trace, steps: Steps | None = None, *, within: Nesting | None 
 
 
 @question("lines", "Which source line takes the time?")
-def source_lines(
-    trace: Trace, steps: Steps | None = None, *, within: Nesting | None = None
-) -> SourceLines:
+def source_lines(trace: Trace, steps: Steps | None = None) -> SourceLines:
     """Time by the innermost source line that is the user's own, where stacks were recorded.
 
     Args:
         trace: the trace.
         steps: its steps; found from the trace where not given.
-        within: the result of ``operators.nesting``, where it is known already.
     """
     steps = find_steps(trace) if steps is None else steps
     of_calls = bool((trace.stack_id >= 0).any())
     places: dict[tuple[str, int, str], int] = defaultdict(lambda: len(places))
     if of_calls:
-        rows, self_ns, device_ns = _costs(trace, steps, within)
+        rows, self_ns, device_ns = _costs(trace, steps)
         of_stack = np.array([_innermost(s, places) for s in (*trace.stacks, "")], dtype=np.int64)
         place = of_stack[trace.stack_id[rows]]
     else:
@@ -183,7 +179,7 @@ def source_lines(
         if not len(frames):
             doubt = "no Python stacks were recorded (with_stack=True)"
             return SourceLines((), False, len(steps), together(steps.warnings, [doubt]))
-        rows, self_ns, device_ns = _costs(trace, steps, within)
+        rows, self_ns, device_ns = _costs(trace, steps)
         frame = enclosing(trace, frames, rows)
         place = np.where(frame >= 0, of_name[trace.name_id[np.maximum(frame, 0)]], -1)
     there = place >= 0
@@ -206,9 +202,9 @@ def source_lines(
     )
 
 
-def _costs(trace: Trace, steps: Steps, within: Nesting | None) -> tuple[Int64, Int64, Int64]:
+def _costs(trace: Trace, steps: Steps) -> tuple[Int64, Int64, Int64]:
     """Rows of the ops inside the steps, their self time and device time in ns."""
-    inside = nesting(trace, steps) if within is None else within
+    inside = nesting(trace, steps)
     is_op = trace.category[inside.rows] == Category.OP
     dur = trace.end_ns - trace.start_ns
     of_ops = np.zeros(len(inside.rows), dtype=np.int64)

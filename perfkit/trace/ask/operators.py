@@ -112,20 +112,14 @@ def owners(inside: Nesting, chosen: Bool) -> Int64:
 
 
 @question("operators", "Which operators take the time?")
-def all_operators(trace: Trace, steps: Steps, *, within: Nesting | None = None) -> Operators:
+def all_operators(trace: Trace, steps: Steps) -> Operators:
     """Operators by self time, the costliest first; see :func:`operators`."""
-    return Operators(operators(trace, steps, within=within), len(steps), steps.warnings)
+    return Operators(operators(trace, steps), len(steps), steps.warnings)
 
 
-def operators(trace: Trace, steps: Steps, *, within: Nesting | None = None) -> tuple[Operator, ...]:
-    """Operators by self time, the costliest first.
-
-    Args:
-        trace: the trace.
-        steps: only what begins inside them counts.
-        within: the result of :func:`nesting`, where it is known already.
-    """
-    inside = nesting(trace, steps) if within is None else within
+def operators(trace: Trace, steps: Steps) -> tuple[Operator, ...]:
+    """Operators by self time, of calls that begin inside the steps, the costliest first."""
+    inside = nesting(trace, steps)
     rows = inside.rows
     is_op = trace.category[rows] == Category.OP
     if not len(rows):

@@ -41,7 +41,6 @@ from perfkit.base.errors import UsageError
 from perfkit.trace.ask import question
 from perfkit.trace.ask.breakdown import device_layers, device_step_us, host_layers
 from perfkit.trace.ask.idle import idle_causes
-from perfkit.trace.ask.operators import Nesting
 from perfkit.trace.ask.set_up import set_up
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
@@ -302,7 +301,7 @@ def waterfall(
     steps: Steps | None = None,
     *,
     device: str | None = None,
-    within: Nesting | None = None,
+    plain_ms: float | None = None,
 ) -> Waterfall:
     """Split a step into what could be removed and the lower bound, in two orders.
 
@@ -314,42 +313,21 @@ def waterfall(
         steps: its steps; found from the trace where not given.
         device: ``"here"`` for this machine's measured peaks; by default as for the question
             ``limit``.
-        within: the result of ``operators.nesting``, where it is known already.
-
-    Raises:
-        UsageError: ``device`` is another than the recorded one, or no data sheet of it is known.
-    """
-    return waterfall_beside(trace, steps, device=device, within=within)
-
-
-def waterfall_beside(
-    trace: Trace,
-    steps: Steps | None = None,
-    *,
-    device: str | None = None,
-    within: Nesting | None = None,
-    plain_ms: float | None = None,
-) -> Waterfall:
-    """The waterfall of recorded steps beside others of the same run, without the profiler.
-
-    Args:
-        trace, steps, device, within: as for :func:`waterfall`.
         plain_ms: length of a step without the profiler, where that is known.
 
     Raises:
-        UsageError: as for :func:`waterfall`.
+        UsageError: ``device`` is another than the recorded one, or no data sheet of it is known.
     """
     steps = find_steps(trace) if steps is None else steps
     host = host_layers(trace, steps)
     far = None
     if device is not None or (trace.dims_id >= 0).any():
-        from perfkit.trace.ask.limit import limit_beside
+        from perfkit.trace.ask.limit import limit
 
-        far = limit_beside(
+        far = limit(
             trace,
             steps,
             device=device,
-            within=within,
             leaving_out=EMPTY if trace.has_device else host["data wait"],
         )
         if far.is_other:

@@ -10,7 +10,7 @@ from perfkit.base.errors import UsageError
 from perfkit.base.words import fmt_ms, fmt_share
 from perfkit.measure.clock import clock_in_use
 from perfkit.measure.summary import Summary, summarize
-from perfkit.show._text import table
+from perfkit.show.plain_text import table
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,7 +20,7 @@ from typing import Any
 
 from perfkit.base.errors import MeasurementError, MissingError, UsageError
 from perfkit.base.words import fmt_bytes
-from perfkit.show._text import table
+from perfkit.show.plain_text import table
 
 _WAIT_S = 60.0
 

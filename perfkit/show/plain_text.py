@@ -1,4 +1,4 @@
-"""Paragraphs and aligned tables in plain text."""
+"""Paragraphs and aligned tables in plain text, and what a figure in them is of."""
 
 from __future__ import annotations
 
@@ -102,3 +102,18 @@ def table(
             lines.append(("  " + "  ".join(parts)).rstrip())
     rule = "  " + "  ".join("─" * size for size in widths)
     return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def per_step(n_steps: int) -> str:
+    """``per step``, for the note of a table; of one step, or where there is none, ``in all``."""
+    return "per step" if n_steps > 1 else "in all"
+
+
+def a_step(n_steps: int) -> str:
+    """``a step``, for a sentence; of one step, or where there is none, ``in all``."""
+    return "a step" if n_steps > 1 else "in all"
+
+
+def each_step(n_steps: int) -> str:
+    """`` a step``, behind a count: ``12 times a step``; of one step nothing: ``12 times``."""
+    return " a step" if n_steps > 1 else ""
