@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from perfkit.show import plain_text
+
 
 @dataclass(frozen=True, repr=False)
 class Message:
@@ -24,8 +26,8 @@ class Message:
     folds: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
-        lines = (_text.wrap(line) for line in self.lines)
-        items = (_text.wrap(f"- {item}", hang="  ") for item in self.items)
+        lines = (plain_text.wrap(line) for line in self.lines)
+        items = (plain_text.wrap(f"- {item}", hang="  ") for item in self.items)
         return "\n".join([self.title, *lines, *items])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
+from perfkit.show import plain_text
 from perfkit.show._drawn import drawn_image
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Picture:
     light: bool = True
 
     def __repr__(self) -> str:
-        return _text.wrap(f"Figure: {self.alt}")
+        return plain_text.wrap(f"Figure: {self.alt}")
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(repr(self))
