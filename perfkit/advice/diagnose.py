@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from perfkit.trace.record.elsewhere import Elsewhere
 
 # A smaller gain is within the spread of most step times.
 _LEAST_GAIN = 1.05
+# What gains less does not go before what acts on the whole model.
+_LARGE_GAIN = 1 / (1 - PARTLY_FROM)
 # The device works on a step for longer than the host's clock says it took, by more than rounding.
 _AHEAD = 1.005
 # The time outside of operators is a wait for others from this share of its samples on.
@@ -172,21 +175,30 @@ def first_clause(sentence: str) -> str:
 
 # What is told of a whole step, of no line or object.
 _VAGUE = ("host-python", "one-thread", "small-calls", "tiny-ops")
+# What acts on the whole model, and may change how it trains.
+_WHOLE_MODEL = (
+    "kernel-gaps", "launch-bound", "optimizer-share", "small-kernels", "unfused-kernels",
+)  # fmt: skip
 
 
 def _places_first(found: list[Finding]) -> list[Finding]:
     """Facts, then what has a place or acts on an object; what helps any step, or loader, last."""
-    has_place = any(f.line for f in found)
+    has_place = any(f.line and f.rule not in _WHOLE_MODEL for f in found)
+    parts = (f.gain_at_most for f in found if f.rule not in (*_VAGUE, *_WHOLE_MODEL))
+    # what acts on a part that is worth it goes before what acts on the whole model
+    least = min((gain for gain in parts if gain >= _LARGE_GAIN), default=math.inf)
     slow_loading = any(  # at a line of which it is known what it does
         f.rule == "outside-the-steps" and f.cures == OF_LOADING and "DataLoader" not in f.what_to_do
         for f in found
     )
 
-    def rank(f: Finding) -> tuple[bool, bool, float, str]:
+    def rank(f: Finding) -> tuple[bool, bool, float, bool, str]:
         is_general = (has_place and f.rule in _VAGUE and f.line is None) or (
             slow_loading and f.rule.startswith("dataloader-")
         )
-        return not f.is_state, is_general, -f.gain_at_most, f.rule
+        is_whole = f.rule in _WHOLE_MODEL
+        gain = min(f.gain_at_most, least) if is_whole else f.gain_at_most
+        return not f.is_state, is_general, -gain, is_whole, f.rule
 
     kept = (f for f in found if not (has_place and f.rule == "host-python" and f.line is None))
     return sorted(kept, key=rank)

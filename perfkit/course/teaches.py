@@ -55,6 +55,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "launch-bound",
         "small-calls",
         "optimizer-loop",
+        "tensor-loop",
         "algorithm-search",
     ),
     "11-memory-anatomy": ("kept-graph",),

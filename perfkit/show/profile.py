@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from perfkit.advice.case import typical
 from perfkit.advice.findings import Finding, gain_words
 from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import Profiling
@@ -28,6 +27,7 @@ from perfkit.show.waterfall import waterfall_picture, waterfall_table
 from perfkit.trace.ask.breakdown import Breakdown
 from perfkit.trace.ask.operators import Operator, Operators
 from perfkit.trace.ask.syncs import Sync, Syncs, times_waited
+from perfkit.trace.ask.typical import typical
 from perfkit.trace.record.lines import LineSamples
 
 # More than three things to change at once help nobody; the rest is one click away.

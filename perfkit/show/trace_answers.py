@@ -474,19 +474,17 @@ def _(a: SourceLines) -> Document:
             fmt_count(round(s.count / n, 1)),
             fmt_ms(s.host_us / 1e3 / n),
             fmt_ms(s.device_us / 1e3 / n),
+            fmt_count(round(s.n_launches / n, 1)),
         )
         for s in a.lines[:_TOP]
     ]
     which = "lines of the calls" if a.of_calls else "lines of the functions' def"
+    header = ("line", "ops", "host", "device", "launches")
     return Document(
         "source lines",
         f"Costliest line: {a.lines[0].file}:{a.lines[0].line}.",
         warnings=a.warnings,
-        tables=(
-            _table(
-                "Source lines", f"{which}, {per_step(n)}", ("line", "ops", "host", "device"), rows
-            ),
-        ),
+        tables=(_table("Source lines", f"{which}, {per_step(n)}", header, rows),),
     )
 
 

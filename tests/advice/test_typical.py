@@ -10,10 +10,10 @@ import pytest
 from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_training
 
 from perfkit.advice import Profile, explain
-from perfkit.advice.case import _not_counted, typical
 from perfkit.show import document
 from perfkit.trace import breakdown, load
 from perfkit.trace.ask.breakdown import Breakdown
+from perfkit.trace.ask.typical import _not_counted, typical
 
 
 def _steps(*updates: float, wait: float = 0) -> Profile:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from simulated_traces import SINGLE, Simulated, cpu_training
 
-from perfkit.advice.case import Case, _of_another_kind
+from perfkit.advice.case import Case
 from perfkit.advice.cost import _here, step_elsewhere
 from perfkit.advice.diagnose import (
     _Bound,
@@ -28,6 +28,7 @@ from perfkit.measure.summary import summarize
 from perfkit.trace import breakdown, find_steps, load
 from perfkit.trace.ask.breakdown import HOST_CLASSES
 from perfkit.trace.ask.idle import IDLE_CAUSES, Sitting
+from perfkit.trace.ask.typical import _of_another_kind
 from perfkit.trace.read.intervals import EMPTY, span
 from perfkit.trace.record.elsewhere import Elsewhere, Stretch
 

@@ -11,17 +11,27 @@ import numpy as np
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules import rule
+from perfkit.advice.rules.work import ELSEWHERE, update_loop
 from perfkit.base.device import in_use
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
+from perfkit.trace.ask.launches import launched_from, tensor_loops
 from perfkit.trace.ask.syncs import Sync, times_waited
 from perfkit.trace.read.columns import Bool, Category, Int64
 from perfkit.trace.read.events import is_data_wait
-from perfkit.trace.read.intervals import span, union
+from perfkit.trace.read.intervals import joined, span, union
 
 # Below this share of the step, waits cost nothing that shows.
 _LEAST_SYNC = 0.05
 # In a healthy step of a few ms, Python between ops takes up to a tenth.
 _LEAST_SHARE, _LEAST_SEARCH = 0.15, 0.1
+
+# Python between two operators takes a smaller share of a step.
+_LONG_GAP = 0.1
+_AVERAGE = (
+    "averages, weights = list(ema.parameters()), list(model.parameters())  # once\n"
+    "torch._foreach_lerp_(averages, weights, 1 - decay)  # all of them in one call"
+)
+_ALL_AT_ONCE = "torch._foreach_{}(tensors, others)  # all of them in one call, of lists made once"
 
 # operator → the wait that it makes, and what to do
 _READS = (
@@ -162,11 +172,41 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
 
 
 @rule
+def tensor_loop(case: Case) -> Iterator[Finding]:
+    """A loop beside the optimizer updates one tensor after the other: a moving average …"""
+    loops, called = tensor_loops(case.trace, case.steps)
+    if not len(loops):
+        return
+    often = called.most_common(2)
+    is_average = bool({"lerp_", "mul_"} & {name for name, _ in often})
+    n = plural(called.total() / case.n_steps, "operation")
+    lines = case.lines_in(loops).by_line()
+    yield found(
+        "tensor-loop",
+        "A loop beside the optimizer updates one tensor after the other",
+        [
+            f"{n} in place per step, most often {' and '.join(name for name, _ in often)}; with "
+            f"what makes the lists, they take {fmt_share(case.share_of(loops))} of each step"
+        ],
+        _AVERAGE if is_average else _ALL_AT_ONCE.format(often[0][0]),
+        cures=("launch", "host"),
+        share=case.lost_to_loop(loops),
+        of=ELSEWHERE,
+        line=lines[0].shown if lines else None,
+    )
+
+
+@rule
 def launch_bound(case: Case) -> Iterator[Finding]:
     """The device runs kernels faster than the host launches them."""
     lost = case.idle["launch"]
     if lost < _LEAST_SHARE or not case.joins_launches:
         return
+    # loops over tensors have a cure of their own
+    looping, has_cure = update_loop(case)
+    loops, _ = tensor_loops(case.trace, case.steps)
+    loops = joined((loops, looping)) if has_cure else loops
+    words, parts, line = launched_from(case.trace, case.steps, loops)
     took_us = case.trace.dur_us[case.kernels]
     told = [f"the device idles for {fmt_share(lost)} of each step while the host runs operators"]
     if len(took_us):
@@ -180,14 +220,20 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         )
     else:
         what_to_do = 'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs'
+    # a graph of the whole step leaves the host nothing to do between kernels, and what takes long
+    # outside of torch is not between them
+    long = case.outside_of_torch.longer_than(int(_LONG_GAP * case.wall_us / case.n_steps * 1e3))
+    between = case.idle["host"] - case.idle_in(long)
+    sampled = case.lines_in(parts).by_line()
+    share = lost + max(between, 0.0) + case.idle["driver"] + case.idle["kernels"]
     yield found(
         "launch-bound",
-        "The device waits for the host to launch kernels",
+        f"The device waits for launches: {words}",
         told,
         f"{what_to_do}\n# or larger batches: the same launches carry more work",
         cures=("launch",),
-        # a graph of the whole step leaves the host nothing to do between kernels
-        share=lost + sum(case.idle[cause] for cause in ("host", "driver", "kernels")),
+        share=max(share - case.idle_in(loops), 0.0),
+        line=sampled[0].shown if sampled else line,
     )
 
 

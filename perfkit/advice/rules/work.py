@@ -15,7 +15,7 @@ from perfkit.base.source import only_line_with
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.events import backward_rows
-from perfkit.trace.read.intervals import overlap, span, union
+from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, span, union
 from perfkit.trace.record.facts import OptimizerFacts
 
 _LEAST_WORK = 0.15
@@ -98,45 +98,60 @@ _FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 _FOREACH = _FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
 
 
-@rule
-def update(case: Case) -> Iterator[Finding]:
-    """The update loops over the parameters in Python, or takes much of the step without."""
-    took = case.lost_to("optimizer")
+# Of the bound of a loop of small operators: see Case.lost_to_loop.
+ELSEWHERE = "without what the profiler may have added elsewhere, "
+
+
+def update_loop(case: Case) -> tuple[Intervals, str]:
+    """The updates that loop over the parameters, and what to do where torch has an answer."""
     steps = case.labels("Optimizer.step#")
     # hooks step each weight as its gradient comes, or the optimizer calls a closure: the first
     # saves memory that one optimizer for all would take, and neither could accumulate
     if len(overlap(steps, span(case.trace, backward_rows(case.trace)))):
-        return
+        return steps, ""
     ops = case.ops_inside(steps)
-    per_step = ops.total() / case.n_steps
-    share = took
-    if case.on_device:  # its kernels become fewer, too
-        share = min(share + case.device_share(case.launched_by(case.within(steps))), 1.0)
-    told = f"Optimizer.step and zero_grad take {fmt_share(case.shares['optimizer'])} of each step"
     is_joint = any("_foreach_" in op or "_fused_" in op for op in ops)
-    if share >= _LEAST_SHARE and per_step >= _LOOP_OPS and not is_joint:
-        names = [o.name for o in case.facts.optimizers] or [
-            name.removeprefix("Optimizer.step#").removesuffix(".step")
-            for name in case.trace.names
-            if name.startswith("Optimizer.step#")
-        ]
-        name = next((n for n in names if n in _FOREACH), None)
-        if name is None:
-            return
-        option = "fused=True" if name in _FUSED else "foreach=True"
+    if is_joint or ops.total() < _LOOP_OPS * case.n_steps:
+        return EMPTY, ""
+    names = [o.name for o in case.facts.optimizers] or [
+        name.removeprefix("Optimizer.step#").removesuffix(".step")
+        for name in case.trace.names
+        if name.startswith("Optimizer.step#")
+    ]
+    name = next((n for n in names if n in _FOREACH), None)
+    option = "fused=True" if name in _FUSED else "foreach=True"
+    call = f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})"
+    return steps, call * (name is not None)
+
+
+@rule
+def update(case: Case) -> Iterator[Finding]:
+    """The update loops over the parameters in Python, or takes much of the step without."""
+    took = case.lost_to("optimizer")
+    steps, what_to_do = update_loop(case)
+    share = max(took, case.lost_to_loop(steps))
+    told = f"Optimizer.step and zero_grad take {fmt_share(case.shares['optimizer'])} of each step"
+    if share >= _LEAST_SHARE and len(steps):
         n = sum(o.n_tensors for o in case.facts.optimizers if o.name in _FOREACH)
-        yield found(
-            "optimizer-loop",
-            "The optimizer updates one parameter tensor after the other",
-            [
-                f"{plural(per_step, 'operation')} per step inside Optimizer.step"
-                + f" for {n} parameter tensors" * bool(n),
-                told,
-            ],
-            f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})",
-            cures=("launch", "compute"),
-            share=share,
-        )
+        per_step = case.ops_inside(steps).total() / case.n_steps
+        if case.on_device:
+            from perfkit.trace.ask.launches import launches_in
+
+            told += f", with {launches_in(case.trace, case.steps, steps)}"
+        if what_to_do:
+            yield found(
+                "optimizer-loop",
+                "The optimizer updates one parameter tensor after the other",
+                [
+                    f"{plural(per_step, 'operation')} per step inside Optimizer.step"
+                    + f" for {n} parameter tensors" * bool(n),
+                    told,
+                ],
+                what_to_do,
+                cures=("launch", "compute"),
+                share=share,
+                of=ELSEWHERE * case.on_device,
+            )
     elif took >= _LARGE_SHARE:
         yield found(
             "optimizer-share",

@@ -76,6 +76,7 @@ class SourceLine:
         count: ops, all steps together.
         host_us: self time on the host of these ops, in µs, all steps together.
         device_us: time of the device activities that they launched, in µs.
+        n_launches: how many of these.
     """
 
     file: str
@@ -84,6 +85,7 @@ class SourceLine:
     count: int
     host_us: float
     device_us: float
+    n_launches: int
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def modules(trace: Trace, steps: Steps | None = None) -> Modules:
     if not len(frames):
         doubt = "no modules were recorded (with_stack=True)"
         return Modules((), len(steps), together(steps.warnings, [doubt]))
-    rows, self_ns, device_ns = _costs(trace, steps)
+    rows, self_ns, device_ns, _ = _costs(trace, steps)
     frame = enclosing(trace, frames, rows)
     is_backward = np.zeros(len(rows), dtype=np.bool_)
     sequence = trace.sequence[rows]
@@ -169,7 +171,7 @@ def source_lines(trace: Trace, steps: Steps | None = None) -> SourceLines:
     of_calls = bool((trace.stack_id >= 0).any())
     places: dict[tuple[str, int, str], int] = defaultdict(lambda: len(places))
     if of_calls:
-        rows, self_ns, device_ns = _costs(trace, steps)
+        rows, self_ns, device_ns, launched = _costs(trace, steps)
         of_stack = np.array([_innermost(s, places) for s in (*trace.stacks, "")], dtype=np.int64)
         place = of_stack[trace.stack_id[rows]]
     else:
@@ -179,18 +181,19 @@ def source_lines(trace: Trace, steps: Steps | None = None) -> SourceLines:
         if not len(frames):
             doubt = "no Python stacks were recorded (with_stack=True)"
             return SourceLines((), False, len(steps), together(steps.warnings, [doubt]))
-        rows, self_ns, device_ns = _costs(trace, steps)
+        rows, self_ns, device_ns, launched = _costs(trace, steps)
         frame = enclosing(trace, frames, rows)
         place = np.where(frame >= 0, of_name[trace.name_id[np.maximum(frame, 0)]], -1)
     there = place >= 0
     n = len(places)
-    host, device = (
-        sum_by(place[there], self_ns[there], n),
-        sum_by(place[there], device_ns[there], n),
+    host, device, n_launches = (
+        sum_by(place[there], of[there], n) for of in (self_ns, device_ns, launched)
     )
     count = np.bincount(place[there], minlength=n)
     found = [
-        SourceLine(*where, int(count[i]), int(host[i]) / 1e3, int(device[i]) / 1e3)
+        SourceLine(
+            *where, int(count[i]), int(host[i]) / 1e3, int(device[i]) / 1e3, int(n_launches[i])
+        )
         for where, i in places.items()
         if count[i]
     ]
@@ -202,8 +205,8 @@ def source_lines(trace: Trace, steps: Steps | None = None) -> SourceLines:
     )
 
 
-def _costs(trace: Trace, steps: Steps) -> tuple[Int64, Int64, Int64]:
-    """Rows of the ops inside the steps, their self time and device time in ns."""
+def _costs(trace: Trace, steps: Steps) -> tuple[Int64, Int64, Int64, Int64]:
+    """Rows of the ops inside the steps, their self time and device time in ns, and launches."""
     inside = nesting(trace, steps)
     is_op = trace.category[inside.rows] == Category.OP
     dur = trace.end_ns - trace.start_ns
@@ -211,9 +214,9 @@ def _costs(trace: Trace, steps: Steps) -> tuple[Int64, Int64, Int64]:
     child = is_op & (inside.parent_op >= 0)
     np.add.at(of_ops, inside.parent_op[child], dur[inside.rows[child]])
     self_ns = np.maximum(dur[inside.rows] - of_ops, 0)
-    device_ns = np.zeros(len(inside.rows), dtype=np.int64)
+    device_ns, launched = np.zeros((2, len(inside.rows)), dtype=np.int64)
     if not len(inside.rows):
-        return inside.rows, self_ns, device_ns
+        return inside.rows, self_ns, device_ns, launched
     device = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
     launch = launch_rows(trace, device)
     place = np.full(len(trace) + 1, -1, dtype=np.int64)
@@ -221,7 +224,8 @@ def _costs(trace: Trace, steps: Steps) -> tuple[Int64, Int64, Int64]:
     at = place[launch]
     owner = np.where(at >= 0, inside.parent_op[np.maximum(at, 0)], -1)
     np.add.at(device_ns, owner[owner >= 0], dur[device[owner >= 0]])
-    return inside.rows[is_op], self_ns[is_op], device_ns[is_op]
+    np.add.at(launched, owner[owner >= 0], 1)
+    return inside.rows[is_op], self_ns[is_op], device_ns[is_op], launched[is_op]
 
 
 def _inherit(trace: Trace, rows: Int64, frame: Int64, is_backward: Bool) -> tuple[Int64, Bool]:

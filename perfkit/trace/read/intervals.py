@@ -28,6 +28,11 @@ class Intervals:
         closed = np.searchsorted(self.end, points, side="right")
         return np.asarray(opened > closed)
 
+    def longer_than(self, ns: int) -> Intervals:
+        """Those that are longer."""
+        kept = self.end - self.start > ns
+        return Intervals(self.start[kept], self.end[kept])
+
     @property
     def total_ns(self) -> int:
         """Length of all intervals together."""
