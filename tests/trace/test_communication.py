@@ -29,7 +29,6 @@ def test_bytes_bandwidth_and_overlap() -> None:
     assert one.bus_gb_per_s == pytest.approx(2_000_000 / 200e-6 / 1e9 * 1.5)
     assert found.warnings == ()
     assert found.overlapped_share == pytest.approx(0.25)
-    assert found.exposed_share == pytest.approx(0.15)
 
 
 def test_the_larger_side_counts_and_a_type_of_unknown_size_has_no_bytes() -> None:

@@ -33,7 +33,7 @@ from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64,
 from perfkit.trace.read.events import (
     backward_rows,
     device_rows,
-    host_collectives,
+    host_collective_rows,
     host_threads,
     is_communication,
     is_data_wait,
@@ -150,10 +150,6 @@ class Breakdown(Shown):
         """Device class → its share of all steps' time, adding up to 1; empty without a device."""
         return self._shares([s.device_ns for s in self.steps], DEVICE_CLASSES)
 
-    def idle_shares(self) -> dict[str, float]:
-        """Host class → share of all steps' time in which the device idled meanwhile."""
-        return self._shares([s.idle_ns for s in self.steps], HOST_CLASSES)
-
     def _shares(self, parts: list[Mapping[str, int]], classes: tuple[str, ...]) -> dict[str, float]:
         if not parts or not parts[0]:
             return {}
@@ -163,14 +159,6 @@ class Breakdown(Shown):
     def median_ms(self) -> dict[str, float]:
         """Host class → median over the steps, in ms (medians do not add up to a step)."""
         return {c: statistics.median(s.host_ns[c] / 1e6 for s in self.steps) for c in HOST_CLASSES}
-
-    def device_median_ms(self) -> dict[str, float]:
-        """Device class → median over the steps, in ms; empty without a device."""
-        if not self.has_device:
-            return {}
-        return {
-            c: statistics.median(s.device_ns[c] / 1e6 for s in self.steps) for c in DEVICE_CLASSES
-        }
 
 
 @question("breakdown", "Where did the time of each step go?")
@@ -248,7 +236,7 @@ def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
         ),
         "backward": backward_parts,
         "forward": span(trace, forward),
-        "communication": host_collectives(trace, steps),
+        "communication": span(trace, host_collective_rows(trace, steps)),
     }
 
 

@@ -86,11 +86,6 @@ class Communication(Shown):
         """Share of the communication that computing hid; 0.0 without communication."""
         return self.overlapped_us / self.busy_us if self.busy_us else 0.0
 
-    @property
-    def exposed_share(self) -> float:
-        """Share of the steps' time in which the device only communicated."""
-        return (self.busy_us - self.overlapped_us) / self.wall_us if self.wall_us else 0.0
-
 
 def message_bytes(c: Collective) -> int | None:
     """Bytes of a collective: the larger of what goes in and what comes out; None if unknown."""

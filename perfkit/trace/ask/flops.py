@@ -14,9 +14,9 @@ from perfkit.base.display import Shown
 from perfkit.base.words import plural
 from perfkit.limit.flops import FORMULAS, counted
 from perfkit.trace.ask import question
-from perfkit.trace.ask.operators import Nesting, nesting, owners
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace
-from perfkit.trace.read.events import launch_rows, sum_by, together
+from perfkit.trace.ask.operators import launched, nesting, owners
+from perfkit.trace.read.columns import Category, Trace
+from perfkit.trace.read.events import sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 
@@ -110,8 +110,13 @@ def flops(trace: Trace, steps: Steps | None = None) -> Flops:
     distinct, group = np.unique(keys, axis=0, return_inverse=True)
     group = group.reshape(-1)
     count = np.bincount(group, minlength=len(distinct))
-    busy = _busy_ns(trace, inside, owner, on_device)[outermost]
-    busy_of = sum_by(group, busy, len(distinct))
+    busy = (trace.end_ns - trace.start_ns)[inside.rows]
+    if on_device:  # what each has launched
+        active, at = launched(trace, steps)
+        counts = owner[at] >= 0
+        took = (trace.end_ns - trace.start_ns)[active[counts]]
+        busy = sum_by(owner[at][counts], took, len(inside.rows))
+    busy_of = sum_by(group, busy[outermost], len(distinct))
     found, n_unknown = [], n_unshaped
     for i, (name_id, dims_id, concrete_id) in enumerate(distinct.tolist()):
         name, shapes = trace.names[name_id], trace.input_dims[dims_id]
@@ -138,24 +143,6 @@ def flops(trace: Trace, steps: Steps | None = None) -> Flops:
         n_unknown=n_unknown,
         warnings=together(steps.warnings, doubts),
     )
-
-
-def _busy_ns(trace: Trace, inside: Nesting, owner: Int64, on_device: bool) -> Int64:
-    """Per nested event: ns of the device activities launched inside it (or its own, on a CPU)."""
-    dur = trace.end_ns - trace.start_ns
-    if not on_device:
-        return dur[inside.rows]
-    busy = np.zeros(len(inside.rows), dtype=np.int64)
-    if not len(inside.rows):
-        return busy
-    device = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
-    launch = launch_rows(trace, device)
-    place = np.full(len(trace) + 1, -1, dtype=np.int64)
-    place[inside.rows] = np.arange(len(inside.rows))
-    at = place[launch]  # an unknown launch (-1) looks up the extra entry
-    at = np.where(at >= 0, owner[np.maximum(at, 0)], -1)
-    np.add.at(busy, at[at >= 0], dur[device[at >= 0]])
-    return busy
 
 
 def _count(name: str, shapes: str, concrete: str) -> float | None:

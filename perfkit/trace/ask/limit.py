@@ -27,16 +27,15 @@ from perfkit.limit.roofs import Roofs
 from perfkit.limit.work import is_known, work
 from perfkit.trace.ask import question
 from perfkit.trace.ask.breakdown import device_step_us
-from perfkit.trace.ask.operators import Nesting, nesting, owners
+from perfkit.trace.ask.operators import launched, nesting, owners
 from perfkit.trace.read.columns import (
-    DEVICE_CATEGORIES,
     RECORDED_HERE,
     Bool,
     Category,
     Int64,
     Trace,
 )
-from perfkit.trace.read.events import is_communication, launch_rows, recorded_on, sum_by, together
+from perfkit.trace.read.events import is_communication, recorded_on, sum_by, together
 from perfkit.trace.read.intervals import EMPTY, Intervals, span, without
 from perfkit.trace.read.steps import Steps, find_steps
 
@@ -321,8 +320,7 @@ def limit(
     """
     steps = find_steps(trace) if steps is None else steps
     roofs = _roofs(trace, device)
-    inside = nesting(trace, steps)
-    counting = _Counting(trace, inside, leaving_out)
+    counting = _Counting(trace, steps, leaving_out)
     ops, partial = counting.ops(roofs)
     doubts = list(roofs.doubts) if roofs is not None else []
     if not (trace.dims_id >= 0).any():
@@ -383,8 +381,9 @@ def _roofs(trace: Trace, device: str | None) -> Roofs | None:
 class _Counting:
     """The counted calls of a trace, and what they took."""
 
-    def __init__(self, trace: Trace, inside: Nesting, leaving_out: Intervals = EMPTY) -> None:
-        self._trace, self._inside = trace, inside
+    def __init__(self, trace: Trace, steps: Steps, leaving_out: Intervals) -> None:
+        self._trace, self._steps = trace, steps
+        self._inside = inside = nesting(trace, steps)
         rows = inside.rows
         self._kept = ~leaving_out.covers(trace.start_ns[rows])
         is_op = (trace.category[rows] == Category.OP) & self._kept
@@ -412,17 +411,15 @@ class _Counting:
             self._ns = dur[inside.rows]
             return
         self._ns = np.zeros(n, dtype=np.int64)
-        active = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
+        active, at = launched(trace, self._steps)
         copied = trace.name_table(lambda name: _HOST_COPY.search(name) is not None)
         is_copy = (trace.category[active] == Category.MEMCPY) & copied[trace.name_id[active]]
-        place = np.full(len(trace) + 1, -1, dtype=np.int64)
-        place[inside.rows] = np.arange(n)
-        at = place[launch_rows(trace, active)]
-        mine = at >= 0  # launched inside a step
-        self.host_copies_us = int(dur[active[mine & is_copy]].sum()) / 1e3
+        self.host_copies_us = int(dur[active[is_copy]].sum()) / 1e3
         talks = trace.name_table(is_communication)[trace.name_id[active]] & ~is_copy
-        self.communication_us = self._exposed_us(active[mine & talks], active[mine & ~talks])
-        works = mine & ~is_copy & ~talks
+        if talks.any():  # what of it nothing else hides
+            exposed = without(span(trace, active[talks]), span(trace, active[~talks]))
+            self.communication_us = exposed.total_ns / 1e3
+        works = ~is_copy & ~talks
         active, at = active[works], at[works]
         owner = self._owner[at]
         found = owner >= 0
@@ -438,11 +435,6 @@ class _Counting:
                 else trace.names[trace.name_id[row]]
             )
             self._alone.append((name, int(dur[row])))
-
-    def _exposed_us(self, talk: Int64, other: Int64) -> float:
-        """Time of these rows that none of the others hides."""
-        spans = [span(self._trace, r) for r in (talk, other)]
-        return without(*spans).total_ns / 1e3 if len(talk) else 0.0
 
     def ops(self, roofs: Roofs | None) -> tuple[list[OpLimit], set[str]]:
         """Each operator and set of shapes, and the formats without a rate."""

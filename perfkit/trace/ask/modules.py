@@ -16,9 +16,9 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.trace.ask import question
-from perfkit.trace.ask.operators import nesting
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
-from perfkit.trace.read.events import enclosing, launch_rows, sum_by, together
+from perfkit.trace.ask.operators import launched, nesting, self_ns
+from perfkit.trace.read.columns import Bool, Category, Int64, Trace
+from perfkit.trace.read.events import enclosing, sum_by, together
 from perfkit.trace.read.steps import Steps, find_steps
 
 _MODULE = "nn.Module: "
@@ -121,7 +121,7 @@ def modules(trace: Trace, steps: Steps | None = None) -> Modules:
     if not len(frames):
         doubt = "no modules were recorded (with_stack=True)"
         return Modules((), len(steps), together(steps.warnings, [doubt]))
-    rows, self_ns, device_ns, _ = _costs(trace, steps)
+    rows, own_ns, device_ns, _ = _costs(trace, steps)
     frame = enclosing(trace, frames, rows)
     is_backward = np.zeros(len(rows), dtype=np.bool_)
     sequence = trace.sequence[rows]
@@ -140,8 +140,8 @@ def modules(trace: Trace, steps: Steps | None = None) -> Modules:
     calls = np.bincount(
         trace.name_id[frames[steps.containing(trace.start_ns[frames]) >= 0]], minlength=n
     )
-    host, device = sum_by(name, self_ns, n), sum_by(name, device_ns, n)
-    back = sum_by(name[is_backward], self_ns[is_backward], n)
+    host, device = sum_by(name, own_ns, n), sum_by(name, device_ns, n)
+    back = sum_by(name[is_backward], own_ns[is_backward], n)
     found = [
         ModuleTime(
             name=trace.names[i].removeprefix(_MODULE) if i < n - 1 else "",
@@ -171,7 +171,7 @@ def source_lines(trace: Trace, steps: Steps | None = None) -> SourceLines:
     of_calls = bool((trace.stack_id >= 0).any())
     places: dict[tuple[str, int, str], int] = defaultdict(lambda: len(places))
     if of_calls:
-        rows, self_ns, device_ns, launched = _costs(trace, steps)
+        rows, own_ns, device_ns, launches = _costs(trace, steps)
         of_stack = np.array([_innermost(s, places) for s in (*trace.stacks, "")], dtype=np.int64)
         place = of_stack[trace.stack_id[rows]]
     else:
@@ -181,13 +181,13 @@ def source_lines(trace: Trace, steps: Steps | None = None) -> SourceLines:
         if not len(frames):
             doubt = "no Python stacks were recorded (with_stack=True)"
             return SourceLines((), False, len(steps), together(steps.warnings, [doubt]))
-        rows, self_ns, device_ns, launched = _costs(trace, steps)
+        rows, own_ns, device_ns, launches = _costs(trace, steps)
         frame = enclosing(trace, frames, rows)
         place = np.where(frame >= 0, of_name[trace.name_id[np.maximum(frame, 0)]], -1)
     there = place >= 0
     n = len(places)
     host, device, n_launches = (
-        sum_by(place[there], of[there], n) for of in (self_ns, device_ns, launched)
+        sum_by(place[there], of[there], n) for of in (own_ns, device_ns, launches)
     )
     count = np.bincount(place[there], minlength=n)
     found = [
@@ -209,23 +209,12 @@ def _costs(trace: Trace, steps: Steps) -> tuple[Int64, Int64, Int64, Int64]:
     """Rows of the ops inside the steps, their self time and device time in ns, and launches."""
     inside = nesting(trace, steps)
     is_op = trace.category[inside.rows] == Category.OP
-    dur = trace.end_ns - trace.start_ns
-    of_ops = np.zeros(len(inside.rows), dtype=np.int64)
-    child = is_op & (inside.parent_op >= 0)
-    np.add.at(of_ops, inside.parent_op[child], dur[inside.rows[child]])
-    self_ns = np.maximum(dur[inside.rows] - of_ops, 0)
-    device_ns, launched = np.zeros((2, len(inside.rows)), dtype=np.int64)
-    if not len(inside.rows):
-        return inside.rows, self_ns, device_ns, launched
-    device = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
-    launch = launch_rows(trace, device)
-    place = np.full(len(trace) + 1, -1, dtype=np.int64)
-    place[inside.rows] = np.arange(len(inside.rows))
-    at = place[launch]
-    owner = np.where(at >= 0, inside.parent_op[np.maximum(at, 0)], -1)
-    np.add.at(device_ns, owner[owner >= 0], dur[device[owner >= 0]])
-    np.add.at(launched, owner[owner >= 0], 1)
-    return inside.rows[is_op], self_ns[is_op], device_ns[is_op], launched[is_op]
+    active, at = launched(trace, steps)
+    owner, n = inside.parent_op[at], len(inside.rows)
+    active, owner = active[owner >= 0], owner[owner >= 0]
+    device_ns = sum_by(owner, (trace.end_ns - trace.start_ns)[active], n)
+    n_launches = np.bincount(owner, minlength=n)
+    return inside.rows[is_op], self_ns(trace, steps)[is_op], device_ns[is_op], n_launches[is_op]
 
 
 def _inherit(trace: Trace, rows: Int64, frame: Int64, is_backward: Bool) -> tuple[Int64, Bool]:

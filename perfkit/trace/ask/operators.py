@@ -9,7 +9,7 @@ import numpy as np
 from perfkit.base.display import Shown
 from perfkit.trace.ask import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace, asked_once
-from perfkit.trace.read.events import host_threads, launch_rows
+from perfkit.trace.read.events import host_threads, launch_rows, sum_by
 from perfkit.trace.read.intervals import nest
 from perfkit.trace.read.steps import Steps
 
@@ -98,6 +98,29 @@ def nesting(trace: Trace, steps: Steps) -> Nesting:
     return Nesting(rows, parent, parent_op, step_of[rows])
 
 
+@asked_once
+def launched(trace: Trace, steps: Steps) -> tuple[Int64, Int64]:
+    """The device's activities that were launched inside the steps, and the position of the call of
+    each in ``nesting.rows``. One launch may start many.
+    """
+    inside = nesting(trace, steps)
+    active = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
+    place = np.full(len(trace) + 1, -1, dtype=np.int64)
+    place[inside.rows] = np.arange(len(inside.rows))
+    at = place[launch_rows(trace, active)]  # an unknown launch (-1) looks up the extra entry
+    return active[at >= 0], at[at >= 0]
+
+
+@asked_once
+def self_ns(trace: Trace, steps: Steps) -> Int64:
+    """For each event in ``nesting.rows``: its time without the operators that it called."""
+    inside = nesting(trace, steps)
+    dur = (trace.end_ns - trace.start_ns)[inside.rows]
+    inner = (trace.category[inside.rows] == Category.OP) & (inside.parent_op >= 0)
+    own: Int64 = dur - sum_by(inside.parent_op[inner], dur[inner], len(dur))
+    return np.maximum(own, 0)
+
+
 def owners(inside: Nesting, chosen: Bool) -> Int64:
     """For each nested event: the outermost chosen op that is it or encloses it, -1 for none."""
     n = len(inside.rows)
@@ -124,25 +147,12 @@ def operators(trace: Trace, steps: Steps) -> tuple[Operator, ...]:
     is_op = trace.category[rows] == Category.OP
     if not len(rows):
         return ()
-    dur = (trace.end_ns - trace.start_ns)[rows]
-    of_ops = np.zeros(len(rows), dtype=np.int64)
-    has_parent = is_op & (inside.parent_op >= 0)
-    np.add.at(of_ops, inside.parent_op[has_parent], dur[has_parent])
-    self_ns = np.maximum(dur - of_ops, 0)
-
-    # One launch may start many activities: each goes to the call that launched it.
-    active = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
-    by = launch_rows(trace, active)
-    position = np.full(len(trace), -1, dtype=np.int64)
-    position[rows] = np.arange(len(rows))
-    call = np.where(by >= 0, position[np.maximum(by, 0)], -1)
-    active, call = active[call >= 0], call[call >= 0]
-    # to the operator that made the call; else to the call itself
+    dur = trace.end_ns - trace.start_ns
+    active, call = launched(trace, steps)
+    # what a launch started goes to the operator that made the call; else to the call itself
     owner = np.where(inside.parent_op[call] >= 0, inside.parent_op[call], call)
-    device_ns = np.zeros(len(rows), dtype=np.int64)
-    launches = np.zeros(len(rows), dtype=np.int64)
-    np.add.at(device_ns, owner, (trace.end_ns - trace.start_ns)[active])
-    np.add.at(launches, owner, 1)
+    device_ns = sum_by(owner, dur[active], len(rows))
+    launches = np.bincount(owner, minlength=len(rows))
 
     # names of calls that stand for themselves come after those of the trace
     alone = (launches > 0) & ~is_op
@@ -150,19 +160,17 @@ def operators(trace: Trace, steps: Steps) -> tuple[Operator, ...]:
     name[alone] += len(trace.names)
     listed = is_op | alone
     outermost = is_op.copy()
-    direct = has_parent & (name == name[np.maximum(inside.parent_op, 0)])
+    direct = (inside.parent_op >= 0) & (name == name[np.maximum(inside.parent_op, 0)])
     outermost[direct] = False
     outermost |= alone
     n_names = 2 * len(trace.names)
 
-    def total(values: Int64, where: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Int64:
-        sums = np.zeros(n_names, dtype=np.int64)
-        np.add.at(sums, name[where], values[where])
-        return sums
-
-    count = total(np.ones(len(rows), dtype=np.int64), listed)
-    self_sum, total_sum = total(self_ns, listed), total(dur, outermost)
-    device_sum, launch_sum = total(device_ns, listed), total(launches, listed)
+    count = np.bincount(name[listed], minlength=n_names)
+    self_sum, device_sum, launch_sum = (
+        sum_by(name[listed], values[listed], n_names)
+        for values in (self_ns(trace, steps), device_ns, launches)
+    )
+    total_sum = sum_by(name[outermost], dur[rows[outermost]], n_names)
     all_self = max(int(self_sum.sum()), 1)
     found = [
         Operator(

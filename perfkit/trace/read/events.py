@@ -16,7 +16,7 @@ import numpy as np
 
 from perfkit.base.device import pattern
 from perfkit.trace.read.columns import Bool, Category, Int32, Int64, Trace, asked_once
-from perfkit.trace.read.intervals import Intervals, nest, span, union
+from perfkit.trace.read.intervals import Intervals, nest, union
 from perfkit.trace.read.steps import Steps, is_backward
 
 _LAUNCH = re.compile(r"Launch|Memset|Memcpy")
@@ -64,14 +64,8 @@ def is_data_wait(name: str) -> bool:
     return name.startswith("enumerate(DataLoader)")
 
 
-def host_collectives(trace: Trace, steps: Steps) -> Intervals:
-    """When the process of the steps took part in a collective of the host, in any thread."""
-    rows = host_collective_rows(trace, steps)
-    return span(trace, rows)
-
-
 def host_collective_rows(trace: Trace, steps: Steps) -> Int64:
-    """Rows of these collectives."""
+    """Rows of the collectives of the host, in any thread of the process of the steps."""
     pid = trace.threads[steps.thread].pid
     same = np.array([t.pid == pid for t in trace.threads], dtype=np.bool_)
     return np.flatnonzero(

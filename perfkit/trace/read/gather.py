@@ -175,16 +175,10 @@ class Gathered:
     """Columns under construction."""
 
     def __init__(self) -> None:
-        self._names = _numbered()
-        self._cats = _numbered()
-        self._pids = _numbered()
-        self._tids = _numbered()
-        self._types = _numbered()
-        self._dims = _numbered()
-        self._stacks = _numbered()
-        self._concrete = _numbered()
-        self._collectives = _numbered()
-        for text in (self._types, self._dims, self._stacks, self._concrete, self._collectives):
+        self._names, self._cats = _numbered(), _numbered()
+        self._pids, self._tids = _numbered(), _numbered()
+        self._texts = {field: _numbered() for field in (*_TEXTS, "collective")}
+        for text in self._texts.values():
             text[b""] = -1
         self._pieces: dict[str, list[Any]] = defaultdict(list)
         self._memory: list[tuple[Any, ...]] = []
@@ -205,7 +199,6 @@ class Gathered:
         if not n:
             return
         names, cats, pids, tids = self._names, self._cats, self._pids, self._tids
-        types, dims, stacks = self._types, self._dims, self._stacks
         args = [e.args or _NOTHING for e in events]
         take = self._take
         take("start_us", np.fromiter([e.ts for e in events], np.float64, n))
@@ -220,9 +213,8 @@ class Gathered:
         take("external_id", _integers(external, np.int64))
         for name, dtype in _INTEGERS.items():
             take(name, _integers(list(map(attrgetter(name), args)), dtype))
-        take("types_id", _raws([a.types for a in args], types))
-        take("dims_id", _raws([a.dims for a in args], dims))
-        take("stack_id", _raws([a.stack for a in args], stacks))
+        for name in ("types", "dims", "stack"):
+            take(f"{name}_id", _raws(list(map(attrgetter(name), args)), self._texts[name]))
         self._add_kernels(args, cat)
         self._add_waits(args, cat)
         self._add_rare(args, name_id)
@@ -267,14 +259,14 @@ class Gathered:
         self._needs_concrete += [_NEEDS_CONCRETE.search(name) is not None for name in new]
         concrete = self._take("concrete_id", np.full(len(args), -1, np.int32))
         for at in np.flatnonzero(np.array(self._needs_concrete)[name_id]):
-            concrete[at] = self._concrete[bytes(args[at].concrete)]
+            concrete[at] = self._texts["concrete"][bytes(args[at].concrete)]
         collective = self._take("collective_id", np.full(len(args), -1, np.int32))
         if [a.collective for a in args].count(None) != len(args):
             for row, a in enumerate(args):
                 if a.collective is not None:
                     ranks = "" if a.ranks is None else str(a.ranks)
                     key = (a.collective, a.dtype, a.n_in, a.n_out, a.group_size, ranks)
-                    collective[row] = self._collectives[key]
+                    collective[row] = self._texts["collective"][key]
 
     def _add_untimed(self, events: list[Event]) -> None:
         """Names of threads, and the allocator's events."""
@@ -338,13 +330,9 @@ class Gathered:
         )
         columns["thread"], memory["thread"] = thread[: len(pid)], thread[len(pid) :]
         texts: dict[str, Any] = {}
-        for name, ids, seen, read in (
-            ("stacks", "stack_id", self._stacks, _as_text),
-            ("input_types", "types_id", self._types, _types_text),
-            ("input_dims", "dims_id", self._dims, _as_json),
-            ("concrete_inputs", "concrete_id", self._concrete, _as_json),
-        ):
-            texts[name], columns[ids] = _texts(seen, columns[ids], read)
+        for field, (name, read) in _TEXTS.items():
+            ids = f"{field}_id"
+            texts[name], columns[ids] = _texts(self._texts[field], columns[ids], read)
         return Trace(
             **columns,
             **texts,
@@ -356,7 +344,7 @@ class Gathered:
                     _as_int(n_out, np.int64), _as_int(size, np.int64), ranks,
                 )
                 for name, dtype, n_in, n_out, size, ranks in itertools.islice(
-                    self._collectives, 1, None
+                    self._texts["collective"], 1, None
                 )
             ),
             memory=MemoryEvents(**memory),
@@ -520,3 +508,12 @@ def _as_json(raw: bytes) -> str:
 def _types_text(raw: bytes) -> str:
     value = _decoded(raw)
     return ",".join(map(str, value)) if isinstance(value, list) else ""
+
+
+# Text of an event that repeats itself → what it is called in a trace, and how it is read.
+_TEXTS: dict[str, tuple[str, Callable[[bytes], str]]] = {
+    "stack": ("stacks", _as_text),
+    "types": ("input_types", _types_text),
+    "dims": ("input_dims", _as_json),
+    "concrete": ("concrete_inputs", _as_json),
+}

@@ -27,7 +27,6 @@ import msgspec
 
 from perfkit.base import collector
 from perfkit.base.errors import MissingError, TraceError
-from perfkit.base.files import read_pipe
 from perfkit.base.words import fmt_bytes, plural
 from perfkit.trace.read.columns import Trace
 from perfkit.trace.read.gather import Event, Gathered
@@ -147,6 +146,8 @@ def load(
     if isinstance(source, bytes | bytearray | memoryview):
         data = bytes(source)
         return _parse(io.BytesIO(data), lambda: data, "bytes", progress, unpack_at_most)
+    from perfkit.base.files import read_pipe
+
     path = Path(source)
     if "\0" in str(path):
         raise _unreadable(source, "its name has a null character")
