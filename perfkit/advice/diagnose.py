@@ -422,9 +422,8 @@ _WORDS = {
         "for {} of each step the device only exchanges data with other ranks, or waits to",
     ),
     "driver": (
-        "{} of each step is in calls of the driver that launch nothing ({driver})",
-        "for {} of each step the device waits for calls of the driver that launch nothing "
-        "({driver})",
+        "{} of each step is in {driver}, or other calls of the driver that launch nothing",
+        "for {} of each step the device waits for {driver}, or other calls that launch nothing",
     ),
     "compute": (
         "{} of each step is spent in torch's operators",
@@ -470,6 +469,8 @@ def _sentence(bound: _Bound, case: Case) -> str:
             n=fmt_count(round(bound.n)),
         )
     )
+    if is_unknown and bound.part == "driver":
+        return f"{words}; the device's work was not recorded ({case.unseen_device})"
     if is_unknown:
         return (
             "What takes the time is not known: the device's work was not recorded "

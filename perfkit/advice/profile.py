@@ -77,6 +77,7 @@ class Profile(Shown):
         compiled: what ``torch.compile`` did in the whole code, not only in the profiled steps; None
             if nothing was compiled, and for a trace from a file.
         whole: host class → share of all steps of the run, where they are known; else None.
+        device_shares: device class → share of a step; empty without a device.
         limit: the steps beside their lower bound on the device; None without recorded shapes.
         trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
@@ -104,6 +105,7 @@ class Profile(Shown):
     worker_lines: LineSamples = NO_LINES
     process_lines: LineSamples = NO_LINES
     whole: Mapping[str, float] | None = None
+    device_shares: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def waterfall(self) -> Waterfall | None:
@@ -143,7 +145,6 @@ class Profile(Shown):
             "how_found": self.breakdown.how_found,
             "step_ms": self.step,
             "shares": self.breakdown.shares() if self.whole is None else self.whole,
-            "device_shares": self.breakdown.device_shares(),
             "steps": [
                 {"name": s.name, "wall_us": s.wall_us, "host_us": s.host_us}
                 | ({"device_us": s.device_us} if s.device_ns else {})
@@ -287,6 +288,7 @@ def explain(
         compiled=facts.compiled,
         limit=least,
         whole=None if case.on_device or whole is None else case.shares,
+        device_shares=case.device_shares,
         **told,
     )
 

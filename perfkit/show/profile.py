@@ -425,7 +425,7 @@ def _bars(b: Breakdown, of: Profile | None = None) -> tuple[Bar, ...]:
     bars = [Bar(f"Host ({fmt_ms(host_ms)}; {words})", host)]
     if b.has_device:
         same = "the same " * (device_ms == host_ms)
-        device = _segments(steps.device_shares(), device_ms)
+        device = _segments(steps.device_shares() if of is None else of.device_shares, device_ms)
         bars.append(Bar(f"Device ({same}{fmt_ms(device_ms)})", device))
     return tuple(bars)
 

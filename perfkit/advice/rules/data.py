@@ -62,7 +62,8 @@ def dataloader(case: Case) -> Iterator[Finding]:
     n = min(cores or _USUAL_WORKERS, _MOST_WORKERS)
     cause = None if alone else loader_cause(case.facts.loading, lost=lost)
     if cause is None and case.on_device:
-        evidence.insert(1, f"meanwhile the device is idle for {fmt_share(lost)} of each step")
+        idle = fmt_share(case.idle["data"])
+        evidence.insert(1, f"meanwhile the device is idle for {idle} of each step")
     if cause is not None:
         name, title, what_to_do = RULE_OF_CAUSE[cause.kind], cause.title, cause.what_to_do
         evidence += (*cause.evidence, *cause.doubts)

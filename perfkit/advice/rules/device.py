@@ -324,7 +324,7 @@ def allocations(case: Case) -> Iterator[Finding]:
         "Memory is taken from and given back to the driver inside the step",
         [
             f"{plural(n_calls, 'call')} of {' and '.join(sorted(names))} per step; meanwhile the "
-            f"device is idle for {fmt_share(lost)} of it"
+            f"device is idle for {fmt_share(case.idle_in(parts))} of it"
         ],
         what_to_do,
         cures=("launch", "sync", "driver"),

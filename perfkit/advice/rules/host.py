@@ -110,7 +110,8 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
         "and no DataLoader"
     ]
     if case.on_device:
-        evidence.append(f"meanwhile the device is idle for {fmt_share(lost)} of each step")
+        idle = fmt_share(case.idle["host"])
+        evidence.append(f"meanwhile the device is idle for {idle} of each step")
     parts = case.outside_of_torch
     inside = case.lines_in(parts)
     lines = [x for x in inside.by_line() if not x.in_data_wait]

@@ -95,7 +95,7 @@ def sync(case: Case) -> Iterator[Finding]:
             f"{plural(times_waited(waits) / case.n_steps, 'sync')} per step, most costly in "
             f"{top}: {what}",
             f"they take {fmt_us(sum(s.cost_us for s in waits) / case.n_steps)} of the host; the "
-            f"device then idles for {fmt_share(lost)} of each step",
+            f"device then idles for {fmt_share(case.idle['sync'])} of each step",
         ],
         what_to_do,
         cures=("sync",),
@@ -155,7 +155,7 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
     is_pair = trace.named(_MOVES.search)[ops[moved]] & have(sends_ns, moved) & ~have(calls_ns, made)
     if not is_pair.any():
         return
-    lost = case.lost_in(union(start[made[is_pair]], end[moved[is_pair]]))
+    parts = union(start[made[is_pair]], end[moved[is_pair]])
     name = trace.names[trace.name_id[ops[made[is_pair][0]]]].removeprefix("aten::")
     yield found(
         "made-on-host",
@@ -163,11 +163,11 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
         [
             f"{plural(int(is_pair.sum()) / case.n_steps, 'time')} per step, first with "
             f"torch.{name}, right before a copy to the device, which meanwhile is idle for "
-            f"{fmt_share(lost)} of each step"
+            f"{fmt_share(case.idle_in(parts))} of each step"
         ],
         "noise = torch.randn(shape, device=device)  # not: torch.randn(shape).to(device)",
         cures=("host", "launch", "sync", "copy"),
-        share=lost,
+        share=case.lost_in(parts),
     )
 
 

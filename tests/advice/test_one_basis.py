@@ -1,0 +1,66 @@
+"""A step is as long everywhere as it is without the profiler: verdict, bar, findings, waterfall."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from perfkit.advice.profile import Profile, explain
+from perfkit.trace import load
+from perfkit.trace.record.facts import Facts
+from perfkit.trace.record.lines import NO_LINES
+from perfkit.trace.record.recording import Cost, Recording
+from perfkit.trace.record.step_log import Coverage
+
+TRACES = Path(__file__).parents[1] / "golden" / "traces"
+# Their own steps on an H200, in ms.
+OWN_MS = {"gpt_launch": 13.5, "metrics_cpu": 1.75, "scaler_clip": 4.72, "workers_pageable": 40.1}
+
+
+def _beside(program: str) -> Profile:
+    """Recorded steps, and later ones without the profiler, as one run has them."""
+    trace, own_ms = load(TRACES / f"h200_{program}.json.gz"), OWN_MS[program]
+    covered = Coverage(**{field.name: 0 for field in fields(Coverage)})
+    recording = Recording(
+        trace,
+        n_steps_seen=40,
+        n_steps_profiled=8,
+        cost=Cost(1.5 * own_ms, own_ms, 6, 30, 0.1, 0.1, len(trace)),
+        lines=NO_LINES,
+        worker_lines=NO_LINES,
+        process_lines=NO_LINES,
+        facts=Facts(),
+        raw=b"",
+        coverage=covered,
+        warnings=(),
+        unprofiled_ms=(own_ms,) * 30,
+    )
+    return explain(recording)
+
+
+@pytest.mark.parametrize("program", OWN_MS)
+def test_the_step_is_as_long_everywhere(program: str) -> None:
+    profile, own_ms = _beside(program), OWN_MS[program]
+    assert profile.waterfall is not None
+    assert profile.waterfall.step_ms == pytest.approx(own_ms, rel=0.01)
+    assert profile.diagnosis.step_ms == pytest.approx(own_ms, rel=0.01)
+    # a device works as long with the profiler as without
+    steps = [step for step in profile.breakdown.steps if not step.is_empty]
+    works_ms = sum(step.device_us["compute"] for step in steps) / len(steps) / 1e3
+    assert profile.device_shares["compute"] * own_ms == pytest.approx(works_ms, rel=0.01)
+    said = re.search(r"compute +([\d.]+) (ms|µs)", profile.to_text())
+    assert said is not None
+    shown_ms = float(said[1]) * (1e-3 if said[2] == "µs" else 1)
+    assert shown_ms == pytest.approx(works_ms, rel=0.01)
+
+
+@pytest.mark.parametrize("program", OWN_MS)
+def test_no_part_of_the_idle_time_is_more_than_all_of_it(program: str) -> None:
+    """On the host of a recorded step the profiler's own time counts, too."""
+    profile = _beside(program)
+    text = " ".join(line for one in profile.diagnosis.findings for line in one.evidence)
+    idle = [float(n) for n in re.findall(r"idles? for ([\d.]+) %", text)]
+    assert sum(idle) <= 100 * profile.device_shares["idle"] + 1
