@@ -38,7 +38,8 @@ def _check(found: dict[str, Any]) -> None:
         assert sum(step["host_us"].values()) == pytest.approx(step["wall_us"])
         if "device_us" in step:
             assert sum(step["device_us"].values()) == pytest.approx(step["wall_us"])
-    gains = [f["gain_at_most"] for f in found["findings"]]
+    whole = {"launch-bound", "optimizer-share", "unfused-kernels"}  # of the model: they wait
+    gains = [f["gain_at_most"] for f in found["findings"] if f["rule"] not in whole]
     if found["device_shares"]:
         assert gains == sorted(gains, reverse=True)
         assert all(1 <= gain <= 10 for gain in gains)
