@@ -34,7 +34,7 @@ from perfkit.trace.read.columns import (
 from perfkit.trace.read.events import (
     driver_calls,
     graph_captures,
-    host_threads,
+    host_rows,
     is_communication,
     is_compiling,
     join_device,
@@ -306,7 +306,7 @@ class Case:
 
     @cached_property
     def _here(self) -> Bool:
-        return self._inside & host_threads(self.trace, self.steps)[self.trace.thread]
+        return self._inside & host_rows(self.trace, self.steps)
 
     @cached_property
     def _inside(self) -> Bool:
@@ -448,22 +448,16 @@ class Case:
         return 1.0 - self.device_shares["idle"] if self.on_device else 0.0
 
     @property
-    def _gpu(self) -> Mapping[str, Any]:
-        """What the trace says about its first device: name, computeMajor …"""
-        devices = self.trace.metadata.get("deviceProperties")
-        first = devices[0] if isinstance(devices, list) and devices else {}
-        return first if isinstance(first, dict) else {}
-
-    @property
     def is_amd(self) -> bool:
         """Whether it is a GPU of AMD's, by its name, its wavefronts or its runtime's calls."""
-        named = "amd" in str(self._gpu.get("name", "")).lower() or self._gpu.get("warpSize") == 64
+        gpu = self.trace.gpu
+        named = "amd" in str(gpu.get("name", "")).lower() or gpu.get("warpSize") == 64
         return named or bool(self.trace.name_table(_AMD_CALL.match).any())
 
     @property
     def nvidia_major(self) -> int:
         """Major compute capability of an NVIDIA GPU; 0 for any other or an unknown one."""
-        major = self._gpu.get("computeMajor")
+        major = self.trace.gpu.get("computeMajor")
         return major if isinstance(major, int) and not self.is_amd else 0
 
     def is_named(self, *names: str) -> Bool:

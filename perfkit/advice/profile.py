@@ -350,10 +350,11 @@ def _doubts(case: Case, outside: Elsewhere | None, *, is_piece: bool) -> Iterato
 
 def _recorded(trace: Trace) -> Provenance:
     """Where and when a trace file says it was recorded, as far as it says so."""
-    devices = trace.metadata.get("deviceProperties")
-    known = devices if isinstance(devices, list) else []
-    names = [d["name"] for d in known if isinstance(d, dict) and isinstance(d.get("name"), str)]
-    kind = "a device that perfkit cannot read" if trace.unread else "cpu"
+    device = "a device that perfkit cannot read" if trace.unread else "cpu"
+    if trace.has_device:
+        device = "a GPU"
+    if isinstance(name := trace.gpu.get("name"), str):
+        device = printable(name, 80)
     # times count from 1970, since 2024 with a separate base
     base_ns = trace.metadata.get("baseTimeNanoseconds")
     at_s = (trace.origin_us + (base_ns / 1e3 if isinstance(base_ns, int | float) else 0.0)) / 1e6
@@ -361,7 +362,7 @@ def _recorded(trace: Trace) -> Provenance:
     return Provenance(
         kind="recorded",
         machine="",
-        device=printable(names[0], 80) if names else "a GPU" if trace.has_device else kind,
+        device=device,
         versions={},
         when_utc=datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds") if is_date else "",
     )

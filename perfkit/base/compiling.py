@@ -162,15 +162,10 @@ def _leave_all() -> None:
 
 def _functions(module: ModuleType) -> Iterator[FunctionType]:
     """Functions and methods that are written in this module's file."""
-    own = [one for one in vars(module).values() if one.__class__ is FunctionType]
-    kinds = [one for one in vars(module).values() if isinstance(one, type)]
-    own += [
-        one
-        for kind in kinds
-        if kind.__module__ == module.__name__
-        for one in vars(kind).values()
-        if one.__class__ is FunctionType
-    ]
-    for one in own:
-        if inspect.unwrap(one).__code__.co_filename == module.__file__:
-            yield one
+    kinds = (one for one in vars(module).values() if isinstance(one, type))
+    for owner in (module, *(kind for kind in kinds if kind.__module__ == module.__name__)):
+        for one in vars(owner).values():
+            if one.__class__ is not FunctionType:
+                continue
+            if inspect.unwrap(one).__code__.co_filename == module.__file__:
+                yield one

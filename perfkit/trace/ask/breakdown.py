@@ -34,7 +34,7 @@ from perfkit.trace.read.events import (
     backward_rows,
     device_rows,
     host_collective_rows,
-    host_threads,
+    host_rows,
     is_communication,
     is_data_wait,
     runtime_calls,
@@ -214,7 +214,7 @@ def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     optimizer = labels & trace.named(
         lambda n: n.startswith(("Optimizer.step#", "Optimizer.zero_grad#"))
     )
-    marked = backward_rows(trace) & host_threads(trace, steps)[trace.thread]
+    marked = backward_rows(trace) & host_rows(trace, steps)
     # A thread of the autograd engine does nothing else: all its ops are backward.
     engine_threads = np.flatnonzero(np.bincount(trace.thread[marked & ~on_thread]))
     backward = marked | (trace.is_a(Category.OP) & np.isin(trace.thread, engine_threads))
@@ -342,6 +342,6 @@ def device_step_us(trace: Trace, steps: Steps) -> float | None:
     rows, _ = device_rows(trace, steps, *DEVICE_CATEGORIES)
     busy = span(trace, rows)
     working_ns = busy.total_ns
-    if working_ns <= _AHEAD * int((steps.end_ns - steps.start_ns).sum()):
+    if working_ns <= _AHEAD * steps.total_ns:
         return None
     return working_ns / len(steps) / 1e3

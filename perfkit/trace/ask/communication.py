@@ -165,7 +165,7 @@ def communication(trace: Trace, steps: Steps | None = None) -> Communication:
         collectives=tuple(sorted(found, key=lambda c: (-c.total_us, c.name))),
         busy_us=busy_ns / 1e3,
         overlapped_us=hidden_ns / 1e3,
-        wall_us=int((steps.end_ns - steps.start_ns).sum()) / 1e3,
+        wall_us=steps.total_ns / 1e3,
         n_steps=len(steps),
         warnings=together(steps.warnings, doubts),
     )

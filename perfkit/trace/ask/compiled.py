@@ -16,7 +16,7 @@ import numpy as np
 from perfkit.base.display import Shown
 from perfkit.trace.ask import question
 from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.events import host_threads, is_compiling
+from perfkit.trace.read.events import host_rows, is_compiling
 from perfkit.trace.read.intervals import span
 from perfkit.trace.read.steps import Steps, find_steps
 
@@ -64,7 +64,7 @@ def compiled(trace: Trace, steps: Steps | None = None) -> Compiled:
     steps = find_steps(trace) if steps is None else steps
     inside = (
         trace.is_a(Category.OP, Category.ANNOTATION)
-        & host_threads(trace, steps)[trace.thread]
+        & host_rows(trace, steps)
         & (steps.containing(trace.start_ns) >= 0)
     )
     rows = np.flatnonzero(inside & trace.named(REGION.match))

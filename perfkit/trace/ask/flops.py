@@ -93,7 +93,7 @@ def flops(trace: Trace, steps: Steps | None = None) -> Flops:
         steps: its steps; found from the trace where not given.
     """
     steps = find_steps(trace) if steps is None else steps
-    wall_us = int((steps.end_ns - steps.start_ns).sum()) / 1e3
+    wall_us = steps.total_ns / 1e3
     on_device = trace.has_device
     inside = nesting(trace, steps)
     formula = trace.name_table(lambda n: n in FORMULAS)

@@ -19,7 +19,7 @@ import numpy as np
 from perfkit.base.display import Shown
 from perfkit.limit.arguments import Tensor, arguments
 from perfkit.limit.call import Work
-from perfkit.limit.datasheet import data_sheet, sheet_of
+from perfkit.limit.datasheet import DataSheet, data_sheet, sheet_of
 from perfkit.limit.kept import kept_peaks, peaks_in_use
 from perfkit.limit.operator_kinds import COMPOSITE, NOTHING
 from perfkit.limit.roofline import least
@@ -342,7 +342,7 @@ def limit(
         is_other=roofs is not None and device not in (None, "here") and not _same(roofs, trace),
         recorded_on=recorded_on(trace),
         n_steps=len(steps),
-        wall_us=int((steps.end_ns - steps.start_ns).sum()) / 1e3,
+        wall_us=steps.total_ns / 1e3,
         on_device=trace.has_device,
         host_copies_us=counting.host_copies_us,
         communication_us=counting.communication_us,
@@ -354,16 +354,14 @@ def limit(
     )
 
 
-def _memory_of(trace: Trace) -> int | None:
-    devices = trace.metadata.get("deviceProperties")
-    if isinstance(devices, list) and devices and isinstance(devices[0], dict):
-        found = devices[0].get("totalGlobalMem")
-        return found if isinstance(found, int) else None
-    return None
+def _sheet_of(trace: Trace) -> DataSheet | None:
+    """The data sheet of the device that the trace names."""
+    memory = trace.gpu.get("totalGlobalMem")
+    return sheet_of(recorded_on(trace), memory if isinstance(memory, int) else None)
 
 
 def _same(roofs: Roofs, trace: Trace) -> bool:
-    sheet = sheet_of(recorded_on(trace), _memory_of(trace))
+    sheet = _sheet_of(trace)
     return sheet is not None and sheet.name == roofs.device
 
 
@@ -374,7 +372,7 @@ def _roofs(trace: Trace, device: str | None) -> Roofs | None:
         kept = peaks_in_use() if trace.has_device else kept_peaks("cpu")
         if kept is not None:
             return kept.roofs()
-    sheet = sheet_of(recorded_on(trace), _memory_of(trace)) if trace.has_device else None
+    sheet = _sheet_of(trace) if trace.has_device else None
     return None if sheet is None else sheet.roofs()
 
 

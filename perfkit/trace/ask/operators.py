@@ -9,7 +9,7 @@ import numpy as np
 from perfkit.base.display import Shown
 from perfkit.trace.ask import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace, asked_once
-from perfkit.trace.read.events import host_threads, launch_rows, sum_by
+from perfkit.trace.read.events import host_rows, launch_rows, sum_by
 from perfkit.trace.read.intervals import nest
 from perfkit.trace.read.steps import Steps
 
@@ -77,7 +77,7 @@ def nesting(trace: Trace, steps: Steps) -> Nesting:
     step_of = steps.containing(trace.start_ns)
     chosen = (
         trace.is_a(Category.OP, Category.ANNOTATION, Category.RUNTIME)
-        & host_threads(trace, steps)[trace.thread]
+        & host_rows(trace, steps)
         & (step_of >= 0)
         # The steps' own marks enclose everything and are nobody's operator.
         & ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))

@@ -18,7 +18,7 @@ from perfkit.trace.ask.operators import Nesting, nesting
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace, asked_once
 from perfkit.trace.read.events import (
     graph_captures,
-    host_threads,
+    host_rows,
     is_compiling,
     join_device,
     runtime_calls,
@@ -62,7 +62,7 @@ def compiling(trace: Trace, steps: Steps) -> Intervals:
     """When ``torch.compile`` compiles inside the steps."""
     rows = (
         trace.is_a(Category.ANNOTATION, Category.OP)
-        & host_threads(trace, steps)[trace.thread]
+        & host_rows(trace, steps)
         & (steps.containing(trace.start_ns) >= 0)
         & trace.named(is_compiling)
     )
@@ -95,7 +95,7 @@ def _first_calls(
     that works, it may wait in a full queue.
     """
     rows, own = inside.rows, _self_ns(trace, steps, inside)
-    least_ns = max(_LEAST_NS, _LEAST_SHARE * float((steps.end_ns - steps.start_ns).sum()))
+    least_ns = max(_LEAST_NS, _LEAST_SHARE * steps.total_ns)
     name = trace.name_id[rows].astype(np.int64)
     is_op, is_call = trace.is_a(Category.OP)[rows], trace.is_a(Category.RUNTIME)[rows]
     # the driver's launch inside the runtime's is the same one

@@ -53,7 +53,7 @@ from perfkit.trace.read.events import (
     device_rows,
     driver_calls,
     graph_captures,
-    host_threads,
+    host_rows,
     is_communication,
     is_data_wait,
     launch_calls,
@@ -522,7 +522,7 @@ def _operators_us(trace: Trace, steps: Steps, host: Mapping[str, Intervals]) -> 
     """Time in operators, and in no wait for data."""
     rows = (
         trace.is_a(Category.OP)
-        & host_threads(trace, steps)[trace.thread]
+        & host_rows(trace, steps)
         & (steps.containing(trace.start_ns) >= 0)
         & ~trace.named(lambda n: n.startswith(("autograd::", "torch::")) or is_data_wait(n))
     )
@@ -603,7 +603,7 @@ def _is_paced(
     trace: Trace, steps: Steps, waits: Intervals, lengths: tuple[int, ...], kept: Int64
 ) -> bool:
     """Whether worker processes load, and the host waits for them at step after step."""
-    mine = trace.is_a(Category.OP, Category.ANNOTATION) & host_threads(trace, steps)[trace.thread]
+    mine = trace.is_a(Category.OP, Category.ANNOTATION) & host_rows(trace, steps)
     by_workers = trace.named(lambda n: is_data_wait(n) and "MultiProcessing" in n)
     if not (mine & by_workers).any() or len(lengths) < 2:
         return False

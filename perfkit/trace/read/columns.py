@@ -212,6 +212,13 @@ class Trace:
         """What was asked before, by question: several answers ask the same of a trace."""
         return {}
 
+    @cached_property
+    def gpu(self) -> Mapping[str, Any]:
+        """What its file says about its first device: name, computeMajor …; empty without one."""
+        devices = self.metadata.get("deviceProperties")
+        first = devices[0] if isinstance(devices, list) and devices else {}
+        return first if isinstance(first, dict) else {}
+
     def name_table(self, predicate: Any) -> Bool:
         """For every entry of ``names``: does ``predicate(name)`` hold?
 

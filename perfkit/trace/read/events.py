@@ -79,7 +79,7 @@ def launch_calls(trace: Trace, steps: Steps) -> Int64:
     """Rows of the calls that launch kernels and graphs, also outside of operators."""
     return np.flatnonzero(
         trace.is_a(Category.RUNTIME)
-        & host_threads(trace, steps)[trace.thread]
+        & host_rows(trace, steps)
         & trace.named(lambda n: "Launch" in n)
     )
 
@@ -90,7 +90,7 @@ def driver_calls(trace: Trace, steps: Steps) -> Int64:
     return np.flatnonzero(
         trace.is_a(Category.RUNTIME)
         & (trace.end_ns - trace.start_ns > _LONGEST_LAUNCH_NS)
-        & host_threads(trace, steps)[trace.thread]
+        & host_rows(trace, steps)
         & ~trace.named(lambda n: waits.search(n) or copies.search(n) or _LAUNCH.search(n))
     )
 
@@ -171,8 +171,8 @@ def shows_training(trace: Trace) -> bool:
 
 
 @asked_once
-def host_threads(trace: Trace, steps: Steps) -> Bool:
-    """For every entry of ``threads``: the step's own thread, or one that runs its backward."""
+def host_rows(trace: Trace, steps: Steps) -> Bool:
+    """Which rows are of the step's own thread, or of one that runs its backward."""
     chosen = np.zeros(len(trace.threads), dtype=np.bool_)
     chosen[steps.thread] = True
     pid = trace.threads[steps.thread].pid
@@ -180,7 +180,7 @@ def host_threads(trace: Trace, steps: Steps) -> Bool:
     chosen[trace.thread[backward_rows(trace)]] = True
     if not trace.is_a(Category.OP).any():  # only runtime calls say which threads drive the device
         chosen[trace.thread[trace.is_a(Category.RUNTIME)]] = True
-    return chosen & same
+    return (chosen & same)[trace.thread]
 
 
 def join_device(trace: Trace, rows: Int64) -> Int64:
@@ -207,7 +207,7 @@ def runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
     A wait that follows a host-to-device copy inside the same op (pageable memory) is part of
     that copy. Device-to-device copies only launch, so they count as neither.
     """
-    here = trace.is_a(Category.RUNTIME) & host_threads(trace, steps)[trace.thread]
+    here = trace.is_a(Category.RUNTIME) & host_rows(trace, steps)
     waits = here & trace.named(pattern("waits").search)
     copies = here & trace.named(pattern("copies").search)
     rows = np.flatnonzero(waits | copies)
@@ -322,12 +322,8 @@ def together(*warnings: Iterable[str]) -> tuple[str, ...]:
 
 def recorded_on(trace: Trace) -> str:
     """Name of the device of a trace; ``"cpu"`` without one."""
-    devices = trace.metadata.get("deviceProperties")
-    if isinstance(devices, list) and devices and isinstance(devices[0], dict):
-        name = devices[0].get("name")
-        if isinstance(name, str):
-            return name
-    return "a device" if trace.has_device else "cpu"
+    name = trace.gpu.get("name")
+    return name if isinstance(name, str) else "a device" if trace.has_device else "cpu"
 
 
 def rows_around(trace: Trace, calls: Int64, around: Bool) -> dict[int, tuple[int, ...]]:

@@ -75,6 +75,11 @@ class Steps:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def total_ns(self) -> int:
+        """Length of all steps together."""
+        return int((self.end_ns - self.start_ns).sum())
+
     def containing(self, points_ns: Int64) -> Int64:
         """Index of the step in which each point lies, -1 where in none."""
         if not len(self):

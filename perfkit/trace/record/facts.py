@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfkit.base import torch_compat
 from perfkit.base.collector import CollectorTime
@@ -13,7 +13,9 @@ from perfkit.base.device import in_use
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
-from perfkit.base.machine.dataloader_stats import DataLoaderSampler, DataLoaderStats
+
+if TYPE_CHECKING:  # no loader may be used
+    from perfkit.base.machine.dataloader_stats import DataLoaderSampler, DataLoaderStats
 
 # The recorded steps may be too short to show a busy machine; then the whole region decides.
 _LEAST_BUSY_S = 0.5
@@ -92,7 +94,10 @@ class FactsWatch:
             call()
 
     def _loader_is_used(self, is_batch: bool, source: Any) -> None:
-        self._loaders = self._loaders or DataLoaderSampler()
+        if self._loaders is None:
+            from perfkit.base.machine.dataloader_stats import DataLoaderSampler
+
+            self._loaders = DataLoaderSampler()
 
     def step_ended(self) -> None:
         """A step is over; in the thread whose steps are recorded."""
