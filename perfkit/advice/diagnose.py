@@ -173,6 +173,8 @@ def first_clause(sentence: str) -> str:
     return f"{': '.join(first.rstrip('.').split(': ')[:2])}."
 
 
+# A fact that can shorten a step by less is not the first thing to say.
+_LEADS = 1.15
 # What is told of a whole step, of no line or object.
 _VAGUE = ("host-python", "one-thread", "small-calls", "tiny-ops")
 # What acts on the whole model, and may change how it trains.
@@ -182,8 +184,9 @@ _WHOLE_MODEL = (
 
 
 def _places_first(found: list[Finding]) -> list[Finding]:
-    """Facts, then what has a place or acts on an object; what helps any step, or loader, last."""
+    """Facts that gain much, then what has a place or an object; what helps any step comes last."""
     has_place = any(f.line and f.rule not in _WHOLE_MODEL for f in found)
+    is_told_where = any(f.line for f in found if not f.is_state)
     parts = (f.gain_at_most for f in found if f.rule not in (*_VAGUE, *_WHOLE_MODEL))
     # what acts on a part that is worth it goes before what acts on the whole model
     least = min((gain for gain in parts if gain >= _LARGE_GAIN), default=math.inf)
@@ -196,9 +199,11 @@ def _places_first(found: list[Finding]) -> list[Finding]:
         is_general = (has_place and f.rule in _VAGUE and f.line is None) or (
             slow_loading and f.rule.startswith("dataloader-")
         )
+        small = bool(f.acts_on) and f.gain_at_most < _LEADS
+        leads = f.is_state and not (small and is_told_where)
         is_whole = f.rule in _WHOLE_MODEL
         gain = min(f.gain_at_most, least) if is_whole else f.gain_at_most
-        return not f.is_state, is_general, -gain, is_whole, f.rule
+        return not leads, is_general, -gain, is_whole, f.rule
 
     kept = (f for f in found if not (has_place and f.rule == "host-python" and f.line is None))
     return sorted(kept, key=rank)

@@ -69,18 +69,38 @@ SAVING = LineKind(
     r"read_(csv|parquet|json)|to_(csv|parquet)|json\.(dump|load)|pickle\.(dump|load)|"
     r"requests\.\w+|urlopen|read_bytes|write_bytes|read_text|write_text|(save|load)_checkpoint)\(|"
     r"\.save(fig)?\(",
-    libraries="h5py zarr pickle json requests urllib fsspec "
-    "safetensors pyarrow pandas zipfile tarfile shutil pathlib",
+    libraries="h5py zarr pickle json requests urllib fsspec safetensors pyarrow zipfile tarfile "
+    "shutil pathlib",
 )
 IMAGES = LineKind(
-    "decoding or changing images",
+    "decoding images",
     "img = Image.open(path)\n"
     'img.draft("RGB", (size, size))  # decodes a JPEG at a reduced size; or keep small files\n'
     "# in a data set, DataLoader workers do the rest alongside the step:\n"
     "loader = DataLoader(dataset, ..., num_workers=2)",
-    pattern=r"\b(Image\.open|imread|imdecode|decode_(jpeg|png|image)|read_image|ImageOps\.\w+|"
-    r"ImageEnhance\.\w+)\(|\.convert\([\"'](RGBA?|L|P|F|I|CMYK|YCbCr|HSV|LAB|1)[\"']",
+    rule="image-decode",
+    title="Images are decoded while the step waits",
+    pattern=r"\b(Image\.open|imread|imdecode|decode_(jpeg|png|image)|read_image)\(|"
+    r"(?<!\))\.convert\([\"'](RGBA?|L)[\"']",
+)
+IMAGE_CHANGES = LineKind(
+    "changing images",
+    "# crop and resize first: what is cut away needs no change, and a small image costs little\n"
+    "image = change(crop(image))  # not: crop(change(image))\n"
+    "# in a data set, DataLoader workers do it alongside the step:\n"
+    "loader = DataLoader(dataset, ..., num_workers=2)",
+    rule="image-decode",
+    title="Images are changed while the step waits",
+    pattern=r"\b(ImageOps|ImageEnhance|ImageFilter)\.\w+\(|\.convert\([\"']\w+[\"']",
     libraries="PIL cv2 imageio simplejpeg turbojpeg albumentations skimage",
+)
+FRAMES = LineKind(
+    "a row of a pandas table, made anew as an object",
+    "# a column as an array, once: one number of it costs some ns, a row of a table some 50 µs\n"
+    'self.target = frame["target"].to_numpy()  # in __init__\n'
+    "y = self.target[i]  # in __getitem__, not: frame.iloc[i]",
+    title="A row of a pandas table is made into an object each time",
+    pattern=r"\.(iloc|loc|iat|at)\[|\.(iterrows|itertuples)\(",
 )
 NUMPY = LineKind(
     "numpy, which runs on the host while torch waits",
@@ -210,14 +230,23 @@ PICKS = LineKind(
     "# from a deque each pick walks from its end, the longer the fuller it is: a list, in a ring\n"
     "if len(buffer) < capacity:\n    buffer.append(item)\n"
     "else:\n    buffer[n % capacity] = item",
-    pattern=r"\brandom\.(sample|choices?)\(",
+    pattern=r"(?<!np\.)(?<!numpy\.)\brandom\.(sample|choices?)\(",
+)
+SHUFFLES = LineKind(
+    "shuffling all numbers to pick a few",
+    "rng = np.random.default_rng(0)  # once\n"
+    "index = rng.choice(n, k, replace=False)  # np.random.choice shuffles all n numbers for it\n"
+    "# with repeats, in torch: torch.randint(n, (k,)), not torch.randperm(n)[:k]",
+    title="All numbers are shuffled to pick a few of them",
+    pattern=r"\b(np|numpy)\.random\.choice\(.*replace\s*=\s*False|\bpermutation\([^()]*\)\[|"
+    r"\brandperm\([^()]*\)\[",
 )
 # Known by the library's function that a line is mostly in, too.
 BY_LIBRARY = (DISTRIBUTIONS, PARAMETRIZED)
 # What a line's text tells, asked in this order: Image.open decodes what it reads.
 _BY_TEXT = (
-    _COMPUTES, *BY_LIBRARY, PICKS, FROM_A_LIST, GROWS, LOGGING, IMAGES, SAVING, SORTS,
-    STATISTICS, NUMPY, BACKWARD, GATHERS, PAIRS,
+    _COMPUTES, *BY_LIBRARY, SHUFFLES, PICKS, FRAMES, FROM_A_LIST, GROWS, LOGGING, IMAGES,
+    IMAGE_CHANGES, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD, GATHERS, PAIRS,
 )  # fmt: skip
 
 
@@ -231,7 +260,7 @@ def kind_of(line: Line, *, trains: bool) -> LineKind:
         return UNPACKS
     by_text = kind_of_source(line.source, line.mostly)
     # what is read over a connection is a file to this code
-    if is_wait(line) and by_text not in (SAVING, IMAGES):
+    if is_wait(line) and by_text not in (SAVING, IMAGES, IMAGE_CHANGES):
         return WAITING
     if by_text not in (OTHER, WAITING):
         return by_text

@@ -10,7 +10,6 @@ from perfkit.advice.findings import Finding, found
 from perfkit.advice.line_kinds import (
     BACKWARD,
     BY_LIBRARY,
-    IMAGES,
     OPENS,
     OTHER,
     LineKind,
@@ -112,31 +111,33 @@ def _at_this_line(case: Case, top: Line, of_what: str) -> Finding:
 
 @rule
 def of_a_kind(case: Case) -> Iterator[Finding]:
-    """Lines in forward that are no model, and lines in the wait for data that are images."""
+    """Lines in forward that are no model, and lines in the wait for data of a kind with a cure."""
     inside = case.lines_in(case.in_forward)
     of: dict[LineKind, list[Line]] = {}
     for line in inside.by_line():
         kind = None if line.in_data_wait else beside_the_model(line, trains=case.trains)
         if kind is not None:
             of.setdefault(kind, []).append(line)
-    waits = (x for x in case.lines.by_line() if x.in_data_wait)
-    of[IMAGES] = [x for x in waits if kind_of(x, trains=case.trains) is IMAGES]
+    for line in (x for x in case.lines.by_line() if x.in_data_wait):
+        kind = kind_of(line, trains=case.trains)
+        if kind.title:
+            of.setdefault(kind, []).append(line)
     for kind, lines in of.items():
-        n, is_data = sum(x.n_samples for x in lines), kind is IMAGES
-        if is_data:
+        n = sum(x.n_samples for x in lines)
+        if kind.title:
             share = min(sum(x.share for x in lines), case.lost_to("data wait"))
         else:
             share = case.shares["forward"] * n / inside.n_samples
-        if n < _LEAST_OF_A_KIND or (is_data and share < _LEAST_KIND):
+        if n < _LEAST_OF_A_KIND or (kind.title and share < _LEAST_KIND):
             continue
         yield found(
-            "image-decode" if is_data else "beside-the-model",
-            "Images are decoded or changed while the step waits"
-            if is_data
-            else f"Part of what counts as forward is {kind.words}",
+            ("slow-line" if kind.rule == "host-python" else kind.rule)
+            if kind.title
+            else "beside-the-model",
+            kind.title or f"Part of what counts as forward is {kind.words}",
             [f"{n} line samples fall on such lines: about {fmt_share(share)} of each step"],
             kind.what_to_do,
-            cures=("data" if is_data else "compute",),
+            cures=("data" if kind.title else "compute",),
             share=share,
             line=lines[0].shown,
         )

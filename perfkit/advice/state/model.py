@@ -105,10 +105,10 @@ def many_groups(live: Live) -> Iterator[Finding]:
 @state
 def unused_gradients(live: Live) -> Iterator[Finding]:
     """One loss goes back through what only another loss trains, and its gradients are cleared."""
-    thrown_away = [use for use in live.optimizers.values() if use.n_thrown_away]
-    if sum(use.n_thrown_away for use in thrown_away) < 2:
+    thrown_away = [(use, one) for use, one in alive(live.optimizers) if use.n_thrown_away]
+    if sum(use.n_thrown_away for use, _ in thrown_away) < 2:
         return
-    of = [optimizer for use in thrown_away if (optimizer := use.ref()) is not None]
+    of = [optimizer for _, optimizer in thrown_away]
     n = sum(len(group["params"]) for one in of for group in one.param_groups)
     yield fact(
         "unused-gradients",
