@@ -58,6 +58,8 @@ _TEACHES = 3
 _MOST_ASKED = 12
 # Malloc is asked within a step if its last answer took less.
 _MOST_HEAP_MS = 0.2
+# So many calls in a row, each with one position more than the last, generate a sequence.
+_GENERATES = 16
 # A larger batch is not kept to compare it with the next one.
 _MOST_COMPARED_BYTES = 2**24
 
@@ -199,6 +201,8 @@ class Live:
         in_evaluation: whether the rules are asked within it, because it seems to grow.
         looks_at_evaluation: whether to look at that: not where step after step has one.
         kept: what the rules keep from one look to the next.
+        generated: the line that calls a module with all positions so far, one more each time, and
+            the most positions; None where none does.
         n_profiled: looks at which a profiler of the program's own was on.
 
     Args:
@@ -229,6 +233,10 @@ class Live:
         self._evaluation: tuple[int, tuple[int, ...]] = (-1, ())
         self._n_evaluated = self._in_a_row = self._n_asked = 0
         self.kept: dict[str, Any] = {}
+        self.generated: tuple[str, int, int] | None = None
+        self._n_longer = 0
+        self._shorter: Any = None
+        self._given_before: tuple[int, ...] = ()
         self.n_profiled = 0
         self._is_ours = is_ours
         self._first_looks: weakref.WeakKeyDictionary[Any, tuple[int, int]] = (
@@ -260,7 +268,7 @@ class Live:
 
     def stop(self) -> None:
         """End: leave no hook. Does not raise."""
-        if self._thread_id and self.n_steps:
+        if self._thread_id and (self.n_steps or self.generated):
             with self._instrument.guard("the last look"):
                 self._look()
         self._silence()
@@ -355,6 +363,7 @@ class Live:
             return
         first = next(iter(args), None) if isinstance(args, tuple) else None
         now = self.n_steps, tuple(getattr(first, "shape", ()))
+        self._generates(first, now[1])
         if now[0] != self._evaluation[0]:
             self._in_a_row = self._in_a_row + 1 if now[0] == self._evaluation[0] + 1 else 0
             self.looks_at_evaluation = self._in_a_row < _TEACHES
@@ -373,6 +382,18 @@ class Live:
                 self._look()
             finally:
                 self.in_evaluation = False
+
+    def _generates(self, given: Any, now: tuple[int, ...]) -> None:
+        before, self._given_before = self._given_before, now
+        is_longer = len(before) > 1 and now == (before[0], before[1] + 1, *before[2:])
+        self._n_longer = n = self._n_longer + 1 if is_longer else 0
+        shorter, self._shorter = self._shorter, given if n == _GENERATES - 1 else None
+        if n == _GENERATES and bool((given[:, :-1] == shorter).all()):
+            frame = _user_frame(sys._getframe(1))
+            if frame is not None:
+                self.generated = frame.f_code.co_filename, frame.f_lineno, now[1]
+        elif n > _GENERATES and self.generated is not None:
+            self.generated = *self.generated[:2], max(self.generated[2], now[1])
 
     @_safe
     def backward_begins(self) -> None:
@@ -479,16 +500,22 @@ class Live:
         by = frame.f_code.co_filename
         if not (is_user_code(by) or tells_something(by)):
             return  # torch's own, or perfkit's
-        for _ in range(_DEEPEST):
-            if frame is None:
-                return
-            if is_user_code(frame.f_code.co_filename):
-                key = name, frame.f_code.co_filename, frame.f_lineno
-                if key in self.calls or len(self.calls) < _MOST_OBJECTS:
-                    n, in_steps, last = self.calls.get(key, (0, 0, 0))
-                    self.calls[key] = n + 1, in_steps + (last != self.n_steps), self.n_steps
-                return
-            frame = frame.f_back
+        user = _user_frame(frame)
+        if user is None:
+            return
+        key = name, user.f_code.co_filename, user.f_lineno
+        if key in self.calls or len(self.calls) < _MOST_OBJECTS:
+            n, in_steps, last = self.calls.get(key, (0, 0, 0))
+            self.calls[key] = n + 1, in_steps + (last != self.n_steps), self.n_steps
+
+
+def _user_frame(frame: Any) -> Any:
+    """The next frame of the user's own code, from this one up; None where none is near."""
+    for _ in range(_DEEPEST):
+        if frame is None or is_user_code(frame.f_code.co_filename):
+            return frame
+        frame = frame.f_back
+    return None
 
 
 def _flags(module: Any) -> dict[str, Any]:

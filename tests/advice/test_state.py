@@ -261,6 +261,19 @@ def _accumulating(*, forward_too: bool) -> None:
         torch.distributed.destroy_process_group()
 
 
+def _generated(how: str) -> None:
+    """All words so far in each call, only the new one, or texts sorted by their lengths."""
+    model = nn.Embedding(50, 4).eval()
+    words = torch.randint(50, (2, 4))
+    with torch.no_grad():
+        for n in range(40):
+            picked = model(words[:, -1:] if how == "cached" else words).mean(-1)[:, -1:]
+            if how == "sorted":
+                words = torch.randint(50, (2, 5 + n))
+            else:
+                words = torch.cat([words, (picked > 0).long() + n], 1)
+
+
 _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "anomaly-mode": (lambda: _with_anomaly(True), lambda: _with_anomaly(False)),
     "hooks-multiply": (lambda: _with_hooks(False), lambda: _with_hooks(True)),
@@ -299,6 +312,10 @@ _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "no-sync-too-late": (
         lambda: _accumulating(forward_too=False),
         lambda: _accumulating(forward_too=True),
+    ),
+    "no-kv-cache": (
+        lambda: _generated("whole"),
+        lambda: (_generated("cached"), _generated("sorted")),
     ),
     "many-tensors": (lambda: _with_boxes(False), lambda: _with_boxes(True)),
     "emulated-format": (lambda: _with_autocast(True), lambda: _with_autocast(False)),

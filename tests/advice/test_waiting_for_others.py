@@ -22,6 +22,7 @@ import perfkit
 from perfkit import show
 from perfkit.advice import Profile, explain
 from perfkit.advice.line_kinds import (
+    IMAGE_CHANGES,
     IMAGES,
     LOGGING,
     NUMPY,
@@ -175,7 +176,7 @@ def test_lines_that_wait_by_their_text(text: str, is_wait: bool) -> None:
     ("library", "kind"),
     [
         ("wandb", LOGGING),
-        ("cv2", IMAGES),
+        ("cv2", IMAGE_CHANGES),
         ("h5py", SAVING),
         ("scipy", NUMPY),
         ("numpydoc", OTHER),

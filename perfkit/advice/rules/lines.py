@@ -91,12 +91,16 @@ def _in_a_function(case: Case) -> Iterator[Finding]:
         return
 
 
+def _rule_of(kind: LineKind) -> str:
+    return "slow-line" if kind.rule == "host-python" else kind.rule
+
+
 def _at_this_line(case: Case, top: Line, of_what: str) -> Finding:
     kind = kind_of(top, trains=case.trains)
     low, high = top.interval
     inside = f", mostly in {top.mostly}" if top.mostly else ""
     return found(
-        "slow-line" if kind.title else "hottest-line",
+        _rule_of(kind) if kind.title else "hottest-line",
         kind.title or f"{fmt_share(top.share)} {of_what} is at this line{inside}",
         [
             f"{fmt_share(top.share)} {of_what} [{fmt_share(low)}, {fmt_share(high)}], by "
@@ -131,9 +135,7 @@ def of_a_kind(case: Case) -> Iterator[Finding]:
         if n < _LEAST_OF_A_KIND or (kind.title and share < _LEAST_KIND):
             continue
         yield found(
-            ("slow-line" if kind.rule == "host-python" else kind.rule)
-            if kind.title
-            else "beside-the-model",
+            _rule_of(kind) if kind.title else "beside-the-model",
             kind.title or f"Part of what counts as forward is {kind.words}",
             [f"{n} line samples fall on such lines: about {fmt_share(share)} of each step"],
             kind.what_to_do,

@@ -24,7 +24,10 @@ State = Callable[[Live], Iterable[Finding]]
 #: File of state rules -> when they can apply; those of other files always can.
 NEEDS: dict[str, Callable[[Live], object]] = {
     "calls": lambda live: (
-        live.calls or live.n_profiled or any(live.flags.get(one) for one in SLOW_FLAGS)
+        live.calls
+        or live.n_profiled
+        or live.generated
+        or any(live.flags.get(one) for one in SLOW_FLAGS)
     ),
     "data": lambda live: live.loaders,
     "memory": lambda live: live.kept or live.in_evaluation or may_grow(live.memory),
