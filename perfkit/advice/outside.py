@@ -33,7 +33,6 @@ LARGE = 0.25
 # at these alone, they are slow steps of the same kind.
 _OF_EVERY_STEP = re.compile(r"^(async )?for\b.*:$|\.backward\(|\.step\(")
 
-_EVALUATES = re.compile(r"eval|valid|\btest|accuracy|predict", re.IGNORECASE)
 _SAVES = re.compile(r"\bsave\w*\(|_save\(|checkpoint", re.IGNORECASE)
 _OF_A_MODEL = re.compile(r"model|net\b|state|checkpoint|ckpt|optim|train", re.IGNORECASE)
 
@@ -137,7 +136,9 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
     at = next(known, None)
     kind, (place, source) = OTHER if at is None else kinds[at], lines[at or 0]
     title = f"{fmt_share(share)} of the time is spent {when}"
-    what = kind.words if kind in BY_LIBRARY else phase if phase in _BY_PHASE else ""
+    to_do = _what_to_do(stretch, kind, phase)
+    known_by_code = (name for name, code in _BY_PHASE.items() if code == to_do)
+    what = kind.words if kind in BY_LIBRARY else next(known_by_code, "")
     return found(
         "outside-the-steps",
         kind.title or (f"{title}: {what}" if what else title),
@@ -146,7 +147,7 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
             *(s.words() for s in stretches),
             *(f"{fmt_share(part)} of it at {at}: {source}" for at, source, part in stretch.inside),
         ],
-        _what_to_do(stretch, kind, phase),
+        to_do,
         cures=OF_LOADING if phase == "data wait" else (),
         share=share,
         of="for the code as a whole, ",
@@ -159,8 +160,8 @@ def _what_to_do(stretch: Stretch, kind: LineKind, phase: str) -> str:
     if kind.title or kind in (SLEEP, WAITING):
         return kind.what_to_do
     code = f"{stretch.source} {stretch.below}"
-    text = f"{code} {stretch.place}"
-    if phase == "checkpoint" or (_SAVES.search(text) and _OF_A_MODEL.search(code)):
+    saves = _SAVES.search(f"{code} {stretch.place}") and _OF_A_MODEL.search(code)
+    if phase == "checkpoint" or saves:
         return _CHECKPOINT
     if stretch.is_set_up:
         return _SET_UP if stretch.place else _PROFILE_IT
@@ -168,6 +169,6 @@ def _what_to_do(stretch: Stretch, kind: LineKind, phase: str) -> str:
         return kind.what_to_do
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]
-    if _EVALUATES.search(text):
+    if stretch.evaluates:
         return _EVALUATION
     return OTHER.what_to_do if stretch.place else _PROFILE_IT

@@ -63,12 +63,16 @@ class LoaderCause:
         return f"{self.title}: {self.evidence[0]}."
 
 
-def loader_cause(stats: DataLoaderStats | None, *, lost: float) -> LoaderCause | None:
+def loader_cause(
+    stats: DataLoaderStats | None, *, lost: float, loads: float = 1.0
+) -> LoaderCause | None:
     """Name the cause; None if there is none to name, or the evidence is too thin.
 
     Args:
         stats: what the workers did; None where that is not known.
         lost: share of the step that waiting for data costs.
+        loads: share of the workers' time in which they were seen at work on a batch; else they
+            wait to be asked for one.
     """
     if stats is None or lost < _LEAST_LOST:
         return None
@@ -79,7 +83,7 @@ def loader_cause(stats: DataLoaderStats | None, *, lost: float) -> LoaderCause |
     disk = stats.mean(lambda worker: worker.disk_bytes)
     if cpu is None or waited is None:
         return None
-    blocked = max(1 - cpu - waited, 0.0)
+    blocked = min(max(1 - cpu - waited, 0.0), loads)
     n, spare = len(stats.workers), stats.spare_cores
     who = "the worker" if n == 1 else f"each of {n} workers"
     computes = f"{who} computes for {fmt_share(min(cpu, 1.0))} of the time"

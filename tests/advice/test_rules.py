@@ -193,6 +193,20 @@ def test_slow_workers_are_told_with_the_line_that_they_are_on() -> None:
     assert "60 % of the workers' time is at data.py:9" in finding.evidence
 
 
+@pytest.mark.parametrize(
+    ("seen", "rule"), [(95, "dataloader-blocked"), (15, "dataloader-slow-workers")]
+)
+def test_workers_that_wait_to_be_asked_are_not_blocked(seen: int, rule: str) -> None:
+    """They have loaded ahead; the step waits at an epoch's start, say. It was "a lock, a sleep"."""
+    idle = ProcessUse(10.0, 1.5, 0.0, 0)
+    known = dataclasses.replace(_adamw(), loading=DataLoaderStats(10.0, 8, (idle, idle), 6.0))
+    lines = LineSamples((_line("x = fetch(url)", seen, 100, waiting=False),), 100)
+    diagnosis = _diagnosis(
+        cpu_training(6, wait=870 * 4, loader=WORKERS), facts=known, worker_lines=lines
+    )
+    assert {f.rule for f in diagnosis.findings} == {rule}
+
+
 def test_a_loader_that_a_busy_device_hides_is_no_finding() -> None:
     # The host waits 600 µs for data while the device works through its queue.
     sim = Simulated()

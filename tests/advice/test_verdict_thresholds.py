@@ -399,6 +399,20 @@ def test_time_outside_of_the_steps_is_a_finding(source: str, advice: str) -> Non
     assert outside(Elsewhere(800.0, 1.0, (stretch,))) == []
 
 
+@pytest.mark.parametrize("phases", [(("evaluation", 0.9),), ()])
+def test_long_steps_that_evaluate_are_called_so_in_headline_and_finding(phases: Any) -> None:
+    """As their code says, where no phase does, too; a policy that plays is none."""
+    when, at = "in steps 61 and 121", ("t.py:30", "right = evaluate(model, loader)")
+    told = Stretch(when, 6.0, 2, *at, numbers=(61, 121), phases=phases)
+    assert Elsewhere(8.0, 1.0, (told,)).headline() == (
+        "75 % of the time is evaluation in steps 61 and 121."
+    )
+    (found,) = outside(Elsewhere(8.0, 1.0, (told,)))
+    assert found.title == "75 % of the time is spent in steps 61 and 121: evaluation"
+    plays = dataclasses.replace(told, source="action = policy(state)")
+    assert Elsewhere(8.0, 1.0, (plays,)).headline() == "75 % of the time is in steps 61 and 121."
+
+
 def test_time_outside_of_the_steps_is_told_by_the_line_and_library_that_it_goes_to() -> None:
     """``model(x)`` after training: its weights are made out of parameters at each call."""
     inside = (("a.py:23", "x = self.layer(x)", 0.9),)

@@ -60,7 +60,9 @@ def dataloader(case: Case) -> Iterator[Finding]:
     gain, formula = amdahl(lost)
     cores = case.facts.n_cores
     n = min(cores or _USUAL_WORKERS, _MOST_WORKERS)
-    cause = None if alone else loader_cause(case.facts.loading, lost=lost)
+    seen = case.worker_lines.n_samples >= _LEAST_SAMPLES
+    loads = sum(of_function.values()) if seen else 1.0
+    cause = None if alone else loader_cause(case.facts.loading, lost=lost, loads=loads)
     if cause is None and case.on_device:
         idle = fmt_share(case.idle["data"])
         evidence.insert(1, f"meanwhile the device is idle for {idle} of each step")

@@ -10,6 +10,7 @@ Steps may also take longer and longer: what late steps have more of than early o
 
 from __future__ import annotations
 
+import re
 import statistics
 import threading
 from collections.abc import Sequence
@@ -53,6 +54,7 @@ _LEAST_SAMPLES = 2
 _MOST_ORDINARY = 2000
 _NEARLY_ALL = 0.85
 _MOSTLY = 0.6
+_EVALUATES = re.compile(r"eval|valid|\btest|accuracy|predict", re.IGNORECASE)
 _LONGEST_SOURCE = 60
 
 
@@ -91,6 +93,11 @@ class Stretch:
     phases: tuple[tuple[str, float], ...] = ()
     imports_s: float = 0.0
     mostly: str = ""
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether its code calls itself an evaluation; a policy that plays is none."""
+        return bool(_EVALUATES.search(f"{self.source} {self.below} {self.place}"))
 
     @property
     def is_set_up(self) -> bool:
@@ -154,7 +161,9 @@ class Elsewhere:
         if longest.seconds < _MOSTLY * self.seconds:
             return f"{fmt_share(self.share)} of the time is not in the steps."
         share = fmt_share(min(longest.seconds / self.region_s, 1.0))
-        return f"{share} of the time is {longest.when.partition(' (')[0]}."
+        is_it = next(iter(longest.phases), ("evaluation",))[0] == "evaluation"
+        what = "evaluation " * (longest.evaluates and is_it)
+        return f"{share} of the time is {what}{longest.when.partition(' (')[0]}."
 
     def sentence(self) -> str:
         """Where the time was, in words; empty where there is little of it."""
