@@ -416,7 +416,7 @@ _WORDS = {
     ),
     "host": (
         "{} of each step is {python}work, outside of torch's operators",
-        "for {} of each step the device waits for other host work",
+        "host work idles the device for {} of each step, outside of torch's operators",
     ),
     "waits": (
         "{} of each step is outside of torch's operators, and {waits}",

@@ -163,10 +163,10 @@ class _Parser(argparse.ArgumentParser):
         super().error(printable(message, lines=True))
 
     def print_help(self, file: Any = None) -> None:
-        from perfkit.show._ink import help_text, inked_for
+        from perfkit.show._ink import help_text, printed_on
 
         file = sys.stdout if file is None else file
-        with inked_for(file):
+        with printed_on(file):
             self._print_message(help_text(self.format_help()), file)
 
     def _print_message(self, message: str, file: Any = None) -> None:

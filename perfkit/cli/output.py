@@ -39,9 +39,9 @@ def say(result: Shown, *, as_json: bool, verbose: bool = True, scrub: bool = Fal
     if as_json:
         print(json_of(result, scrub=scrub))
         return
-    from perfkit.show._ink import inked_for
+    from perfkit.show._ink import printed_on
 
-    with inked_for(sys.stdout):
+    with printed_on(sys.stdout):
         print(result.to_text() if verbose else result)
 
 

@@ -46,9 +46,9 @@ def save(flag: str, path: Path, result: WholeRun | RankedRun, *, scrub: bool) ->
 def text_of(result: WholeRun | RankedRun, *, verbose: bool) -> str:
     """The report for standard error."""
     from perfkit import show
-    from perfkit.show._ink import inked_for
+    from perfkit.show._ink import printed_on
 
-    with inked_for(sys.stderr):
+    with printed_on(sys.stderr, more="perfkit run -v"):
         return f"\n{show.text(result) if verbose else show.brief(result)}\n"
 
 

@@ -1,4 +1,4 @@
-"""A document as plain text, at most 96 columns wide but for code."""
+"""A document as plain text, at most 96 columns wide but for code and pictures."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from perfkit.base.words import plural
 from perfkit.show._bar import line_bar, text_bar
-from perfkit.show._ink import bold, sign
+from perfkit.show._ink import bold, columns, how_to_see_more, sign
 from perfkit.show.document import Cell, Document, Finding, Table
-from perfkit.show.plain_text import WIDTH, beside, clip, notes, table, wrap
+from perfkit.show.plain_text import beside, clip, notes, table, wrap
 
 
 def as_text(document: Document, *, brief: bool = False) -> str:
@@ -72,14 +72,14 @@ def _first_screen(of: Document) -> list[str]:
             room -= len(shown) + 1
         n_left += shown != lines
     if more := ", ".join(_left_out(of, n_left)):
-        last.append(wrap(f"More with -v, or print(result.to_text()): {more}.", hang="  "))
+        last.append(wrap(f"More with {how_to_see_more.get()}: {more}.", hang="  "))
     return list(filter(None, (*before, findings, *tables, *ends, *beyond, "\n".join(last))))
 
 
 def _first_finding(number: int, f: Finding, most: int) -> str:
     """What to change, where, and as many lines of code as there is room for."""
     lines = [wrap(f"{number}. {f.title}" + (f" ({f.tag})" if f.tag else ""), hang="   ")]
-    lines += [f"     {clip(line, WIDTH - 5)}" for line in f.source.splitlines()[:1]]
+    lines += [f"     {clip(line, columns.get() - 5)}" for line in f.source.splitlines()[:1]]
     code = f.code.splitlines()
     return "\n".join(lines + [f"       {line}".rstrip() for line in code[:most]]
                      + ["       …"] * (0 < most < len(code)))  # fmt: skip
@@ -125,7 +125,7 @@ def _findings(of: Document) -> Iterator[str]:
 
 def _finding(number: int, f: Finding) -> str:
     lines = [wrap(f"{number}. {f.title}" + (f" ({f.tag})" if f.tag else ""), hang="   ")]
-    lines += [f"       {clip(line, WIDTH - 7)}" for line in f.source.splitlines()]
+    lines += [f"       {clip(line, columns.get() - 7)}" for line in f.source.splitlines()]
     lines += [wrap(fact, indent="   - ", hang="     ") for fact in f.facts]
     if f.code:
         lines += [f"   {f.lead}"] if f.lead else [""]

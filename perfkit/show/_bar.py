@@ -9,10 +9,10 @@ import re
 from collections.abc import Sequence
 
 from perfkit.base.words import fmt_share
-from perfkit.show._ink import in_fill
+from perfkit.show._ink import columns, in_fill
 from perfkit.show.document import Segment
 from perfkit.show.palette import LOOKS, SERIES, Look
-from perfkit.show.plain_text import WIDTH, clip, table
+from perfkit.show.plain_text import clip, table
 
 _GLYPHS = "█▓▒░#=+·"
 
@@ -77,10 +77,10 @@ def line_bar(title: str, segments: Sequence[Segment], *, width: int = 60) -> str
     ]
     lines = [""]
     for one in key:
-        if len(lines[-1]) + 2 + len(one) > WIDTH:
+        if len(lines[-1]) + 2 + len(one) > columns.get():
             lines.append("")
         lines[-1] += f"  {one}"
-    head = f"{_inked(drawn, segments)} {clip(title, WIDTH - len(drawn) - 1)}".rstrip()
+    head = f"{_inked(drawn, segments)} {clip(title, columns.get() - len(drawn) - 1)}".rstrip()
     return "\n".join([head, _inked("\n".join(lines), segments, "(?<=  )", "(?= )")])
 
 

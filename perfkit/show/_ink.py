@@ -1,5 +1,5 @@
-"""Colour where a terminal is looked at: the verdict, bars, yes and no, the names in a help text.
-Elsewhere text stays plain.
+"""What a command prints fits where it goes: in a terminal colour (the verdict, bars, yes and no,
+the names in a help text) and lines as long as it is wide. Elsewhere text stays plain.
 
 Text is laid out first and inked last: what colours it has no width.
 """
@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import IO
 
+#: Widest line of a plain-text report, in columns; where it is shown there may be fewer.
+WIDTH = 96
+columns: ContextVar[int] = ContextVar("columns", default=WIDTH)
 _inked: ContextVar[bool] = ContextVar("inked", default=False)
+how_to_see_more: ContextVar[str] = ContextVar("more", default="-v, or print(result.to_text())")
+# Tables and pictures need so many columns.
+_LEAST = 60
 _SIGNS = {"yes": "32", "no": "31"}
 # Headings, options and commands of argparse's help.
 _OF_HELP = re.compile(
@@ -24,18 +31,26 @@ _OF_HELP = re.compile(
 
 
 @contextmanager
-def inked_for(stream: IO[str] | None) -> Iterator[None]:
-    """Within it, text is inked if ``stream`` is a terminal, and nobody has set ``NO_COLOR``."""
+def printed_on(stream: IO[str] | None, *, more: str = "-v") -> Iterator[None]:
+    """Within it, text fits ``stream``, and is inked unless somebody has set ``NO_COLOR``.
+
+    Args:
+        more: what to type to see all of a result.
+    """
     try:
-        on = stream is not None and stream.isatty()
+        is_terminal = stream is not None and stream.isatty()
     except ValueError:  # closed
-        on = False
-    on = on and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    before = _inked.set(on)
+        is_terminal = False
+    on = is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    wide = shutil.get_terminal_size((WIDTH, 24)).columns if is_terminal else WIDTH
+    inked, width = _inked.set(on), columns.set(min(max(wide, _LEAST), WIDTH))
+    said = how_to_see_more.set(more)
     try:
         yield
     finally:
-        _inked.reset(before)
+        _inked.reset(inked)
+        columns.reset(width)
+        how_to_see_more.reset(said)
 
 
 def bold(text: str) -> str:

@@ -6,9 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from perfkit.base.printable import printable
-
-#: Widest line of a plain-text report, in columns.
-WIDTH = 96
+from perfkit.show._ink import columns
 
 
 def clip(value: str, width: int) -> str:
@@ -25,7 +23,7 @@ def _one_line(value: str) -> str:
 def beside(words: str, figure: str) -> str:
     """A headline, and a figure at the right end of the line where there is room."""
     line = wrap(words)
-    room = WIDTH - len(line) - len(figure)
+    room = columns.get() - len(line) - len(figure)
     if not figure:
         return line
     return f"{line}{' ' * room}{figure}" if room > 1 else f"{line}\n{figure}"
@@ -43,11 +41,11 @@ def notes(warnings: Sequence[str]) -> list[str]:
     return [wrap(f"Note: {one_sentence(warnings)}", hang="  ")]
 
 
-def wrap(value: str, *, width: int = WIDTH, indent: str = "", hang: str | None = None) -> str:
+def wrap(value: str, *, width: int | None = None, indent: str = "", hang: str | None = None) -> str:
     """A paragraph broken at ``width`` columns; ``hang`` indents the lines after the first."""
     return textwrap.fill(
         _one_line(value),
-        width=width,
+        width=width or columns.get(),
         initial_indent=indent,
         subsequent_indent=indent if hang is None else hang,
         break_long_words=False,
@@ -60,7 +58,7 @@ def table(
     rows: Sequence[Sequence[object]],
     *,
     align: str | None = None,
-    width: int = WIDTH,
+    width: int | None = None,
     wrap_last: bool = False,
 ) -> str:
     """An aligned table with a rule below its header.
@@ -80,7 +78,7 @@ def table(
     if wrap_last:  # its ends of lines stay
         for row, said in zip(cells, (header, *rows), strict=True):
             row[-1] = "\n".join(map(_one_line, str(said[-1]).splitlines()))
-    too_much = 2 + sum(widths) + 2 * (len(widths) - 1) - width
+    too_much = 2 + sum(widths) + 2 * (len(widths) - 1) - (width or columns.get())
     if too_much > 0:
         # numbers are never cut: the widest text column gives way
         texts = [i for i, side in enumerate(align) if side == "<"] or list(range(len(header)))

@@ -33,6 +33,7 @@ def trace(tmp_path: Path) -> str:
 def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "96")
 
 
 def _shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *words: str) -> str:
@@ -60,6 +61,26 @@ def test_a_terminal_has_the_verdict_in_bold_and_classes_in_their_colours(
     assert all(abs(one - want) <= 26 for one, want in zip(near, (r, g, b), strict=True))
     monkeypatch.setenv("NO_COLOR", "1")
     assert _shown(monkeypatch, _Terminal(), "trace", trace) == plain
+
+
+def test_lines_are_as_long_as_the_terminal_is_wide_and_in_a_pipe_as_ever(
+    monkeypatch: pytest.MonkeyPatch, trace: str
+) -> None:
+    wide = _shown(monkeypatch, io.StringIO(), "trace", trace)
+    monkeypatch.setenv("COLUMNS", "72")
+    assert _shown(monkeypatch, io.StringIO(), "trace", trace) == wide
+    narrow = _CODE.sub("", _shown(monkeypatch, _Terminal(), "trace", trace))
+    text = [line for line in narrow.splitlines() if not line.startswith("       ")]  # no code
+    assert max(map(len, text)) <= 72 < max(map(len, wide.splitlines()))
+    assert narrow.split() == wide.split()
+
+
+def test_a_command_names_no_result_that_nobody_has(
+    monkeypatch: pytest.MonkeyPatch, trace: str
+) -> None:
+    said = _shown(monkeypatch, io.StringIO(), "trace", trace)
+    assert "More with -v: why" in said
+    assert "print(result" not in said
 
 
 def _help(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *words: str) -> str:
