@@ -59,9 +59,10 @@ class Profiling(Shown):
         self._instrument = Instrument("the watch of this region's steps")
 
         def ended(_: float, ended_s: float) -> None:
-            taken = phases.take(round(ended_s * 1e9))
-            if len(evaluated_ms) < recorder.log.n_recorded:  # this one was
-                evaluated_ms.append(taken[_EVALUATION] / 1e6)
+            if phases.is_on:
+                taken = phases.take(round(ended_s * 1e9))
+                if len(evaluated_ms) < recorder.log.n_recorded:  # this one was
+                    evaluated_ms.append(taken[_EVALUATION] / 1e6)
             live.step_ended()
             if self._rests_since_s is not None:
                 self._tell_early()

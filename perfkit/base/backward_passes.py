@@ -27,8 +27,8 @@ class BackwardPasses:
         self._task = torch_compat.graph_task_id_reader()
         self._depth = 0
         self._waiting: list[Callable[[], object]] = []
-        self._pass_ended = instrument.hook(self._ended, even_off=True)
-        self._unwatch = torch_compat.watch_backward(instrument.hook(self._begins))
+        self._call_waiting = instrument.hook(self._ended_outermost, even_off=True)
+        self._unwatch = torch_compat.watch_backward(self._begins)
 
     @property
     def inside(self) -> bool:
@@ -53,11 +53,15 @@ class BackwardPasses:
         if threading.get_ident() != self._thread_id:
             return None
         self._depth += 1
-        return self._pass_ended
+        return self._ended
 
     def _ended(self, result: object) -> None:
         self._depth -= 1
-        if self._waiting and not self.inside:
+        if self._waiting:
+            self._call_waiting()
+
+    def _ended_outermost(self) -> None:
+        if not self.inside:
             waiting, self._waiting = self._waiting, []
             for function in waiting:
                 function()

@@ -107,7 +107,7 @@ class Instrument:
             try:
                 return function(*args, **kwargs)
             except Exception as error:
-                self._caught(error, getattr(function, "__name__", repr(function)))
+                self.caught(error, getattr(function, "__name__", repr(function)))
                 return instead
 
         return guarded
@@ -122,7 +122,7 @@ class Instrument:
         try:
             yield
         except Exception as error:
-            self._caught(error, during)
+            self.caught(error, during)
 
     @contextmanager
     def around(self, ours: AbstractContextManager[Any]) -> Iterator[None]:
@@ -163,7 +163,8 @@ class Instrument:
             with suppress(Exception):  # the first failure says enough
                 switch_off()
 
-    def _caught(self, error: Exception, during: str) -> None:
+    def caught(self, error: Exception, during: str) -> None:
+        """As :meth:`fail`, unless it is meant for the user; for what :meth:`guard` would slow."""
         is_meant = False
         with suppress(Exception):  # as in `fail`
             is_meant = isinstance(error, self._let_pass)

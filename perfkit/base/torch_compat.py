@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import operator
 import re
 import sys
 import weakref
@@ -136,20 +137,19 @@ def without_dispatch_modes() -> AbstractContextManager[Any]:
     return context
 
 
-@contextlib.contextmanager
-def without_modes() -> Iterator[None]:
+def without_modes() -> AbstractContextManager[Any]:
     """No dispatch or function mode sees what is called within; costs next to nothing without one.
 
-    Hides ``torch._C._len_torch_dispatch_stack`` and ``_len_torch_function_stack``.
+    Hides ``torch._C._len_torch_dispatch_stack``.
     """
     import torch
 
-    with contextlib.ExitStack() as stack:
-        if torch._C._len_torch_function_stack():
-            stack.enter_context(without_torch_function())
-        if torch._C._len_torch_dispatch_stack():
-            stack.enter_context(without_dispatch_modes())
-        yield
+    if not torch._C._len_torch_dispatch_stack():
+        return without_torch_function()
+    stack = contextlib.ExitStack()
+    stack.enter_context(without_torch_function())
+    stack.enter_context(without_dispatch_modes())
+    return stack
 
 
 def leave_dispatch_mode(mode: Any) -> None:
@@ -571,7 +571,7 @@ class _AtTheEnd:
 
 def forward_end_switch(
     ended: Callable[[], None],
-) -> tuple[Callable[[Any], Any], Callable[[Any], None]]:
+) -> tuple[Callable[[Any], Any], Callable[[Any], object]]:
     """Call ``ended`` at the end of one module's forward pass; cheap to put on and take off.
 
     Returns how to put it on a module, which returns where it is then; and how to take it from
@@ -587,10 +587,7 @@ def forward_end_switch(
         hooks[number] = hook
         return hooks
 
-    def take(hooks: Any) -> None:
-        hooks.pop(number, None)
-
-    return put, take
+    return put, operator.methodcaller("pop", number, None)
 
 
 def forward_runs(hooks: Any) -> bool:
@@ -616,10 +613,10 @@ _module_hooks: dict[int, weakref.ref[Callable[[Any, Any], None]]] = {}
 
 def module_hook_switch(
     hook: Callable[[Any, Any], None],
-) -> tuple[Callable[[], None], Callable[[], bool]]:
+) -> tuple[Callable[[], object], Callable[[], object]]:
     """A hook before the forward pass of every module, that is cheap to turn on and off.
 
-    Returns how to turn it on, and off, which says whether it was on; it is off at first. Code that
+    Returns how to turn it on, and off, which gives it if it was on; it is off at first. Code that
     torch.compile has made is made again, eight times and then no more, if the hooks' numbers are
     others than before: so the number stays, and is that of an earlier hook that is gone. Hides
     ``torch.nn.modules.module._global_forward_pre_hooks``.
@@ -633,14 +630,10 @@ def module_hook_switch(
         number = handle.id
         handle.remove()
     _module_hooks[number] = weakref.ref(hook)
-
-    def on() -> None:
-        hooks[number] = hook
-
-    def off() -> bool:
-        return hooks.pop(number, None) is not None
-
-    return on, off
+    return (
+        functools.partial(hooks.__setitem__, number, hook),
+        functools.partial(hooks.pop, number, None),
+    )
 
 
 def watch_compiled_modules(begins: Callable[[Any], CallEnd | None]) -> Callable[[], None]:

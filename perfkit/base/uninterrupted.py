@@ -49,8 +49,6 @@ class Uninterrupted:
 
     def __enter__(self) -> None:
         self._held: list[_Held] = []
-        if threading.get_ident() != threading.main_thread().ident:
-            return
         try:
             for number in _NUMBERS:
                 handler: Any = _signal.getsignal(number)
@@ -58,15 +56,20 @@ class Uninterrupted:
                     held = _Held(number, handler)
                     self._held.append(held)
                     _signal.signal(number, held)
-        except ValueError:  # a thread of another interpreter: no handler runs here
+        except ValueError:  # another thread, or another interpreter: no handler runs here
             pass
         except BaseException:  # another signal's handler raised
-            _put_back(self._held)
+            if self._held:
+                _put_back(self._held)
             raise
 
     def __exit__(self, *error: object) -> None:
-        _put_back(self._held)
-        _raise([held.number for held in self._held if held.n])
+        if self._held:
+            _put_back(self._held)
+            for held in self._held:
+                if held.n:
+                    _raise([held.number for held in self._held if held.n])
+                    break
 
 
 def surely(undo: Callable[[], object]) -> None:
@@ -100,13 +103,13 @@ class _Held:
 
 
 def _put_back(all_held: list[_Held]) -> None:
-    if all_held:
-        *others, last = all_held
-        try:
-            now: Any = _signal.getsignal(last.number)
-            if now is last:
-                _signal.signal(last.number, last.handler)
-        finally:  # a signal that comes now is handled at once, and its handler may raise
+    *others, last = all_held
+    try:
+        now: Any = _signal.getsignal(last.number)
+        if now is last:
+            _signal.signal(last.number, last.handler)
+    finally:  # a signal that comes now is handled at once, and its handler may raise
+        if others:
             _put_back(others)
 
 

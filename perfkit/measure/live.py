@@ -132,8 +132,11 @@ class OptimizerUse:
     def gradient(self) -> Any:
         """Of the first parameter that has one; else None."""
         optimizer = self.ref()
-        groups = () if optimizer is None else optimizer.param_groups
-        return next((p.grad for g in groups for p in g["params"] if p.grad is not None), None)
+        for group in () if optimizer is None else optimizer.param_groups:
+            for parameter in group["params"]:
+                if (grad := parameter.grad) is not None:
+                    return grad
+        return None
 
     def steps(self) -> None:
         """It steps with the gradients that are there now."""
@@ -176,8 +179,10 @@ def _safe(method: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(method)
     def safe(self: Live, *args: Any) -> None:
         if self._thread_id:
-            with self._instrument.guard(method.__name__):
+            try:
                 method(self, *args)
+            except Exception as error:
+                self._instrument.caught(error, method.__name__)
 
     return safe
 
@@ -196,6 +201,7 @@ class Live:
         calls: (function, file, line of the user's) → how often it was called after the first step,
             in how many steps, and the last one's number.
         flags: global switches as they were within a forward pass that trains, by name.
+        wrapped: what has prepared to exchange gradients in the backward pass that comes next.
         memory: at each look between two steps.
         evaluated: memory before forward passes of the evaluation that goes on, or was the last.
         in_evaluation: whether the rules are asked within it, because it seems to grow.
@@ -218,7 +224,7 @@ class Live:
         self._due = 1
         self._next = 1  # the step at whose end there is something to do
         self._in_call = False
-        self._wrapped: ModuleUse | None = None
+        self.wrapped: ModuleUse | None = None
         self.n_steps = 0
         self.began_s = self.ended_s = 0.0
         self.modules: dict[int, ModuleUse] = {}
@@ -338,19 +344,20 @@ class Live:
         use.n_trained += with_grad and module.training
         use.n_eval_with_grad += with_grad and not module.training
         if len(use.shapes) < _MOST_SHAPES and isinstance(args, tuple):
-            use.shapes.add(
-                tuple(
-                    tuple(one.shape) if isinstance(one, torch.Tensor) else one
-                    for one in args[:4]
-                    if isinstance(one, (torch.Tensor, int))
-                )
-            )
+            given: list[Any] = []
+            for one in args[:4]:
+                if isinstance(one, torch.Tensor):
+                    given.append(tuple(one.shape))
+                elif isinstance(one, int):
+                    given.append(one)
+            use.shapes.add(tuple(given))
         if not (with_grad and module.training):
             return
         exchanges = getattr(module, "require_backward_grad_sync", None)
         if exchanges is not None:
-            self._wrapped = use if exchanges else None
-        if not self.flags or self.n_steps + 1 >= self._due:
+            self.wrapped = use if exchanges else None
+        is_recorded = 2 <= self.n_steps < _ALL_STEPS  # usually
+        if not self.flags or (self.n_steps + 1 >= self._due and not is_recorded):
             self.flags = _flags(module)
 
     @_safe
@@ -397,8 +404,8 @@ class Live:
 
     @_safe
     def backward_begins(self) -> None:
-        """A backward pass begins."""
-        use, self._wrapped = self._wrapped, None
+        """A backward pass begins, after a forward pass of what is :attr:`wrapped`."""
+        use, self.wrapped = self.wrapped, None
         module = None if use is None else use.ref()
         if use is not None and not getattr(module, "require_backward_grad_sync", True):
             use.n_unsynced += 1

@@ -50,14 +50,14 @@ class OuterCalls:
         self._is_tracing = torch_compat.jit_tracing_reader()
         self._graph_task = torch_compat.graph_task_id_reader()
         self._thread_id = get_ident()
-        guarded, compiles = hook(self._module_begins), torch.compiler.is_compiling
+        begun, compiles = self._module_begins, torch.compiler.is_compiling
 
         def before(module: Any, args: Any) -> None:
             if not compiles():  # torch.compile may look through it
-                guarded(module, args)
+                begun(module, args)
 
         self._put_on, self.pause = torch_compat.module_hook_switch(before)
-        self._put_end, self._take_end = torch_compat.forward_end_switch(hook(self._module_ended))
+        self._put_end, self._take_end = torch_compat.forward_end_switch(self._module_ended)
         self._undo = torch_compat.watch_compiled_modules(hook(self._compiled_begins))
         self._put_on()
 
@@ -80,7 +80,8 @@ class OuterCalls:
         if hooks is not None:
             self._take_end(hooks)
             self._ends()
-            self.go_on()
+            if self._thread_id:
+                self._put_on()
 
     def close_what_raised(self) -> None:
         """As :meth:`close`, unless the module still runs."""
@@ -90,13 +91,20 @@ class OuterCalls:
     def _module_begins(self, module: Any, args: Any) -> None:
         if get_ident() != self._thread_id or self._is_tracing() or self._graph_task() >= 0:
             return  # what is traced, or computed again for a backward pass
-        self.pause()
-        self.open = self._put_end(module)
-        self._begins(module, args)
+        if self._instrument.failure is None:
+            try:
+                self.pause()
+                self.open = self._put_end(module)
+                self._begins(module, args)
+            except Exception as error:
+                self._instrument.caught(error, "the begin of a forward pass")
 
     def _module_ended(self) -> None:
         if get_ident() == self._thread_id:
-            self.close()
+            try:
+                self.close()
+            except Exception as error:
+                self._instrument.caught(error, "the end of a forward pass")
 
     def _compiled_begins(self, module: Any) -> CallEnd | None:
         if get_ident() != self._thread_id or not self.pause():  # it warns of hooks

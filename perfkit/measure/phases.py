@@ -51,13 +51,16 @@ _DATA, _FORWARD, _BACKWARD, _OPTIMIZER, _EVALUATION, _CHECKPOINT, _OTHER = range
 # A look, and what follows it, until it is known what they were; see _settle.
 _LOOK, _AFTER_LOOK = len(PHASES), len(PHASES) + 1
 _N = len(PHASES) + 2
+# For _advance: what ran before what runs now goes on; or that goes on.
+_BACK, _ON = -1, -2
 # In these a module's forward pass is a part of something else …
 _INSIDE = frozenset((_FORWARD, _BACKWARD, _LOOK, _EVALUATION))
 # … a fetch of a batch …
 _NO_FETCH = frozenset((_DATA, _EVALUATION, _LOOK))
-# … a backward pass, an optimizer, and a checkpoint.
+# … a backward pass, an optimizer and its end, and a checkpoint.
 _NO_BACKWARD = frozenset((_BACKWARD, _EVALUATION))
 _NO_OPTIMIZER = frozenset((_EVALUATION,))
+_NO_OPTIMIZER_END = frozenset((_OTHER,))
 _NO_SAVE = frozenset((_CHECKPOINT,))
 _ZEROS = (0,) * len(PHASES)
 # So many modules that are called from outside of a module between two updates make telling them
@@ -89,6 +92,7 @@ class Phases:
         self._thread_id = 0
         self._undo: list[Callable[[], None]] = []
         self._may_go: tuple[Callable[[], None], ...] = ()
+        self._may_rest: tuple[Callable[[], None], ...] = ()
         self._ns = [0] * _N
         self._phase = _OTHER
         self._stack: list[int] = []
@@ -181,20 +185,22 @@ class Phases:
         # one by one: where one fails, those before it are taken away
         undo = self._undo
         undo.append(self._outer.stop)
-        fetch = self._event(self._fetches, _NO_FETCH)
-        undo.append(torch_compat.watch_loader_iterators(fetch))
         backward = self._event(self._backward_begins, _NO_BACKWARD)
         undo.append(torch_compat.watch_backward(backward))
         undo.append(torch_compat.watch_saves(self._event(self._saves, _NO_SAVE)))
+        self._may_rest = self._may_go = tuple(undo)
+        fetch = self._event(self._fetches, _NO_FETCH)
+        undo.append(torch_compat.watch_loader_iterators(fetch))
         self._may_go = tuple(undo)  # at any time
         step = self._event(self._optimizer_begins, _NO_OPTIMIZER, compiles)
         undo.append(optimizer.register_optimizer_step_pre_hook(step).remove)
-        stepped = self._event(self._optimizer_ended, is_compiling=compiles)
+        self._may_rest += (undo[-1],)
+        stepped = self._event(self._optimizer_ended, _NO_OPTIMIZER_END, compiles)
         undo.append(optimizer.register_optimizer_step_post_hook(stepped).remove)
         self._end_fetch_event = self._event(self.fetch_ends)
         self._leave_event = self._event(self._left)
         if self._sees_modules:
-            self._outer.start(self._forward_begins, self._closes)
+            self._outer.start(self._opens, self._closes)
 
     def _event(
         self,
@@ -244,16 +250,18 @@ class Phases:
             surely(self._unhook_all)
 
     def _unhook_all(self) -> None:
-        undo, self._undo, self._may_go = self._undo, [], ()
+        undo, self._undo, self._may_go, self._may_rest = self._undo, [], (), ()
         for call in undo:
             with self._instrument.guard("ending"):
                 call()
         self._end_fetch_event = self._leave_event = _nothing
 
     def rest(self) -> None:
-        """Watch modules no more; called between two steps, whose forward passes are other then."""
-        with self._instrument.guard("watching modules"):
-            self._outer.stop()
+        """Measure no more, from between two steps on; :attr:`live` still hears of loaders."""
+        self.is_on = False
+        with self._instrument.guard("resting"):
+            for call in self._may_rest:
+                call()
 
     def take(self, until_ns: int | None = None) -> tuple[int, ...]:
         """Nanoseconds of each of :data:`PHASES` since the last call; a step is over.
@@ -293,7 +301,7 @@ class Phases:
         if phase == "evaluation":  # its loader has been started before
             self._move_wait(self._waited)
         self._waited = 0
-        self._enter(PHASES.index(phase))
+        self._advance(to=PHASES.index(phase))
 
     def end(self) -> None:
         """The phase that :meth:`begin` began ends here."""
@@ -317,25 +325,25 @@ class Phases:
 
     # --- the account ------------------------------------------------------------------------
 
-    def _advance(self, until_ns: int | None = None) -> int:
+    def _advance(self, until_ns: int | None = None, to: int = _ON) -> int:
+        """What runs has run until now; and ``to`` is what runs from now on."""
         now = self._now() if until_ns is None else until_ns
-        if not self._since:
-            self._since = now  # the first event: what was before it is set-up
-        passed = now - self._since
-        if passed <= 0:
-            return 0
-        self._ns[self._phase] += passed
-        self._since = now
-        return passed
-
-    def _enter(self, phase: int) -> None:
-        self._stack.append(self._phase)
-        self._phase = phase
+        # at the first event: what was before it is set-up
+        passed = now - (self._since or now)
+        if passed > 0:
+            self._ns[self._phase] += passed
+        if passed > 0 or not self._since:
+            self._since = now
+        if to >= 0:
+            self._stack.append(self._phase)
+            self._phase = to
+        elif to == _BACK:
+            self._phase = self._stack.pop() if self._stack else _OTHER
+        return max(passed, 0)
 
     def _left(self, _: Any = None) -> None:
         """A backward pass, a checkpoint or what somebody else began has ended."""
-        self._advance()
-        self._phase = self._stack.pop() if self._stack else _OTHER
+        self._advance(to=_BACK)
 
     def _move_wait(self, waited: int) -> None:
         waited = min(waited, self._ns[_DATA])
@@ -382,41 +390,36 @@ class Phases:
         if self._outer.open is not None:
             self._outer.close()
         self._outer.pause()  # transforms may be modules, some for each sample
-        self._advance(now_ns)
         if self._phase == _AFTER_LOOK:
+            self._advance(now_ns)
             self._settle(evaluated=True)
-        self._enter(_DATA)
+        self._advance(now_ns, _DATA)
 
     def fetch_ends(self, batch: Any = None, now_ns: int | None = None) -> None:
         """The batch has come."""
         self._outer.go_on()
         if self._phase == _DATA:
-            self._waited += self._advance(now_ns)
+            self._waited += self._advance(now_ns, _BACK)
             source, self._source = self._source, None
             if self.batches is not None and source is not None and batch is not None:
                 self.batches.came(batch, source)
             self._fetched, self._in_step = True, False
-            self._phase = self._stack.pop() if self._stack else _OTHER
 
     # --- modules ----------------------------------------------------------------------------
 
-    def _forward_begins(self, module: Any, args: Any) -> None:
+    def _opens(self, module: Any, args: Any) -> None:
+        """A forward pass begins."""
         if self._phase in _INSIDE:
             return
-        live = self.live
+        graph, live = self._grad_is_on(), self.live
         if live is not None and (live.looks or not module.training):  # an evaluation: always
-            if live.looks or self._grad_is_on():
+            if live.looks or graph:
                 live.forward_begins(module, args)
             else:
                 live.evaluates(args)
-        self._opens(module)
-
-    def _opens(self, module: Any) -> None:
-        """A forward pass begins."""
-        graph = self._grad_is_on()
         looks = not (module.training and graph)
-        self._advance()
         if self._phase == _AFTER_LOOK and not looks:
+            self._advance()
             own = self._own
             if own is None or own() is module or not self._own_graph:
                 self._settle(evaluated=own is not None)
@@ -433,31 +436,32 @@ class Phases:
             self._in_step = True
             self._trained.add(module)
         self._waited = 0
-        self._enter(_FORWARD if self._in_step else _LOOK)
+        self._advance(to=_FORWARD if self._in_step else _LOOK)
 
     def _closes(self) -> None:
         if self._phase in (_FORWARD, _LOOK):
             looked = self._phase == _LOOK
-            self._left()
+            self._advance(to=_BACK)
             if looked and self._phase == _OTHER:
                 self._phase = _AFTER_LOOK
 
     # --- backward, optimizer, checkpoint ------------------------------------------------------
 
     def _backward_begins(self) -> Callable[[Any], None]:
-        if self.live is not None and self.live.looks:
-            self.live.backward_begins()
+        live = self.live
+        if live is not None and live.looks and live.wrapped is not None:
+            live.backward_begins()
         self._trains(_BACKWARD)
         return self._leave_event
 
     def _trains(self, phase: int) -> None:
         if self._outer.open is not None:
             self._outer.close()
-        self._advance()
         if self._phase == _AFTER_LOOK:
+            self._advance()
             self._settle(evaluated=self._own is not None and not self._own_graph)
         self._fetched = self._in_step = False
-        self._enter(phase)
+        self._advance(to=phase)
 
     def _optimizer_begins(self, optimizer: Any, *_: Any) -> None:
         if self.live is not None and self.live.looks:
@@ -469,12 +473,11 @@ class Phases:
         if self._outer.open is not None:
             self._outer.close()
         if self._phase == _OPTIMIZER:
-            self._left()
+            self._advance(to=_BACK)
 
     def _saves(self) -> Callable[[Any], None]:
         self._outer.close_what_raised()  # its hook is to be in no file
-        self._advance()
-        self._enter(_CHECKPOINT)
+        self._advance(to=_CHECKPOINT)
         return self._leave_event
 
 

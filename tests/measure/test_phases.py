@@ -560,9 +560,9 @@ def test_a_trace_by_torch_jit_is_left_alone(phases: Phases) -> None:
 
 
 def test_it_fails_quietly(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+    monkeypatch.setattr(Phases, "_opens", lambda *_: 1 / 0)
     phases = Phases(clock)
     phases.start()
-    monkeypatch.setattr(Phases, "_opens", lambda *_: 1 / 0)
     Slow(clock)(X).sum().backward()
     assert phases.failure is not None
     assert "ZeroDivisionError" in phases.failure.sentence()

@@ -49,7 +49,7 @@ def elsewhere(
     """Of a region from 0 on with these steps, of which the first few were recorded."""
     log = StepLog(6, 10.0, late=False)
     for _, end in steps:
-        log.ended(end)
+        log.ended(end, later=False)
     log.times_s, log.recorded_ms, log.ended_s = [*steps], [*recorded_ms], ended_s
     return elsewhere_in(log, samples)
 

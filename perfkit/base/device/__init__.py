@@ -94,9 +94,12 @@ def in_use() -> Device:
 def is_capturing() -> bool:
     """Whether a step is being captured into a graph now, so that waiting is forbidden.
 
-    Initialises nothing.
+    Initialises nothing. Asked in every step, so only devices that have graphs are asked.
     """
-    return any(device.is_capturing() for device in _known.values())
+    for device in _known.values():
+        if device.has_graphs and device.is_capturing():
+            return True
+    return False
 
 
 @functools.cache

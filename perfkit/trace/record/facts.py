@@ -68,12 +68,13 @@ class FactsWatch:
 
     Attributes:
         contention: what else the machine did while steps were recorded.
+        loaders: looks at the workers of DataLoaders, at each step's end; None where none is used.
     """
 
     def __init__(self) -> None:
         self.contention: CpuContention | None = None
         self._compiled: CompileReport | None = None
-        self._loaders: DataLoaderSampler | None = None
+        self.loaders: DataLoaderSampler | None = None
         self._gc = CollectorTime(least_ns=_SHORTEST_NS)
         self._gc_pauses_ms: tuple[float, ...] = ()
         self._instrument = Instrument("the look whether a DataLoader is used")
@@ -94,25 +95,15 @@ class FactsWatch:
             call()
 
     def _loader_is_used(self, is_batch: bool, source: Any) -> None:
-        if self._loaders is None:
+        if self.loaders is None:
             from perfkit.base.machine.dataloader_stats import DataLoaderSampler
 
-            self._loaders = DataLoaderSampler()
-
-    def step_ended(self) -> None:
-        """A step is over; in the thread whose steps are recorded."""
-        if self._loaders is not None:  # else there are no workers to look at
-            self._loaders.look()
-
-    def skip(self, seconds: float) -> None:
-        """So long the loop stood still for perfkit."""
-        if self._loaders is not None:
-            self._loaders.skip(seconds)
+            self.loaders = DataLoaderSampler()
 
     @property
     def failure(self) -> Failure | None:
         """Why a part of it stopped by itself; None where none did."""
-        loaders = None if self._loaders is None else self._loaders.instrument.failure
+        loaders = None if self.loaders is None else self.loaders.instrument.failure
         return self._instrument.failure or self._gc.instrument.failure or loaders
 
     def recording_begins(self, *, late: bool) -> None:
@@ -131,8 +122,8 @@ class FactsWatch:
         self._gc_pauses_ms = tuple(ns / 1e6 for ns in self._gc.take())
         if has_steps:
             self.contention = self._mark.until_now()
-        if self._loaders is not None:
-            self._loaders.look(now=True)
+        if self.loaders is not None:
+            self.loaders.look(now=True)
 
     def region_ends(self) -> None:
         """So does the region."""
@@ -151,7 +142,7 @@ class FactsWatch:
             n_threads=torch.get_num_threads(),
             n_cores=usable_cpus(),
             gc_pauses_ms=self._gc_pauses_ms,
-            loading=None if self._loaders is None else self._loaders.result(),
+            loading=None if self.loaders is None else self.loaders.result(),
             compiled=self._compiled,
             expandable_segments=expandable,
         )

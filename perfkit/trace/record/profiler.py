@@ -110,7 +110,8 @@ class TorchProfiler:
         """Close the mark that is open, and open this one."""
         from torch.profiler import record_function
 
-        self.close_mark()
+        if self._mark is not None:
+            self.close_mark()
         mark: Any = record_function(name)
         with torch_compat.without_modes():
             mark.__enter__()

@@ -59,6 +59,9 @@ MAX_SECONDS = 10.0
 _STEP_MARK = "ProfilerStep#"
 #: The mark that was open when the region ended: it is no step.
 UNFINISHED_MARK = "perfkit unfinished step"
+# Less freed memory than this stays with malloc: the next recording has page faults in its steps
+# where it asks the system for memory again.
+_MUCH_BYTES = 2**25
 
 _State = Literal["new", "warm-up", "active", "done"]
 
@@ -312,25 +315,27 @@ class Recorder:
         if was == "active":
             self._profiler.close_mark()
         log = self.log
-        began_s = log.ended(now_s)
-        self._facts.step_ended()  # before the profiler starts, which takes a while
+        began_s = log.ended(now_s, later=was == "done")
+        loaders = self._facts.loaders
+        if loaders is not None:
+            loaders.look()  # before the profiler starts, which takes a while
         if was == "active":
             log.n_recorded += 1
             log.recorded_ms.append((now_s - began_s) * 1e3)
             if self._deadline.steps_grew() or log.is_complete or self._time_is_up:
                 self._out_of_time = not log.is_complete
                 self._stop_recording()
-        elif was == "done":
-            log.add_later((now_s - began_s) * 1e3)
-        elif log.n >= self.warmup:
+        elif was != "done" and log.n >= self.warmup:
             self._activate()
-        self._ends.read_facts()
+        if self._ends.unread:
+            self._ends.read_facts()
         if self._on_step is not None:
             self._on_step(began_s, now_s)
         if self._on_rest is not None and self._state == "done":
             on_rest, self._on_rest = self._on_rest, None
             on_rest()
-        self._facts.skip(time.perf_counter() - now_s)
+        if loaders is not None:
+            loaders.skip(time.perf_counter() - now_s)
         if self._state == "active":
             self._profiler.open_mark(f"{_STEP_MARK}{log.n_recorded}")
         log.since_s = time.perf_counter()
@@ -524,7 +529,7 @@ class Recorder:
                 with self._instrument.guard("reading the shapes of lists"):
                     trace = with_lists(trace, profiler.profile)
             profiler.forget()
-            give_back()
+            give_back(_MUCH_BYTES)
         return trace, raw, time.perf_counter() - began_s
 
     def _read(self) -> Recording:

@@ -61,7 +61,7 @@ class StepEnds:
         self.n_foreign = 0  # in other threads
         self._stepped_in_pass: dict[int, Any] = {}  # id → optimizer
         self._known: dict[int, _Optimizer] = {}  # by id
-        self._unread: list[_Optimizer] = []
+        self.unread: list[_Optimizer] = []  # those whose facts are to be read
         self._first = 0
         self._passes: BackwardPasses | None = None
         self._hook: Any = None
@@ -104,7 +104,7 @@ class StepEnds:
 
     def read_facts(self) -> None:
         """Of the optimizers that are new. It may take long: call it between two steps."""
-        unread, self._unread = self._unread, []
+        unread, self.unread = self.unread, []
         for one in unread:
             if (optimizer := one.ref()) is not None:
                 one.facts = optimizer_facts(optimizer)
@@ -143,7 +143,7 @@ class StepEnds:
         one = self._known.get(key)
         if one is None:
             one = self._known[key] = _Optimizer(optimizer)
-            self._unread.append(one)
+            self.unread.append(one)
         one.n += 1
         one.n_in_a_row += 1
         if key == self._first or one.n_in_a_row >= _TAKES_OVER:

@@ -96,21 +96,18 @@ class StepLog:
         """Whether all steps that were asked for are recorded."""
         return self.n_recorded >= self.steps
 
-    def ended(self, end_s: float) -> float:
-        """A step ended then; returns when it had begun."""
+    def ended(self, end_s: float, *, later: bool) -> float:
+        """A step ended then, maybe one after recording; returns when it had begun."""
         began_s, self.since_s = self.since_s, end_s
         self.last_s = end_s
         self.n += 1
         if len(self.times_s) < _MOST_STEPS:
             self.times_s.append((began_s, end_s))
-        return began_s
-
-    def add_later(self, ms: float) -> None:
-        """A step after recording took so long."""
-        if self.skips_next:
+        if later and self.skips_next:
             self.skips_next = False
-        elif not self.skips_all and len(self.later_ms) < _MOST_UNPROFILED:
-            self.later_ms.append(ms)
+        elif later and not self.skips_all and len(self.later_ms) < _MOST_UNPROFILED:
+            self.later_ms.append((end_s - began_s) * 1e3)
+        return began_s
 
     @property
     def region_s(self) -> float:
