@@ -211,6 +211,7 @@ def test_a_capture_is_known_without_a_device_in_use(
     toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not devices.is_capturing()
+    monkeypatch.setattr(Toy, "has_graphs", True)
     monkeypatch.setattr(Toy, "is_capturing", lambda self: True)
     assert devices.is_capturing()
 

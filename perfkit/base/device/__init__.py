@@ -96,7 +96,7 @@ def is_capturing() -> bool:
 
     Initialises nothing. Asked in every step, so only devices that have graphs are asked.
     """
-    for device in _known.values():
+    for device in _known.values():  # noqa: SIM110 - a generator takes longer
         if device.has_graphs and device.is_capturing():
             return True
     return False
