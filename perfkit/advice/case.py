@@ -166,7 +166,7 @@ class Case:
         if n := int(launches.sum()):
             return f"{plural(n, 'call')} gave it work, and none was recorded"
         needs_one = pattern("needed_by").search
-        rows = np.flatnonzero(self.rows(Category.OP, Category.ANNOTATION, named=needs_one))
+        rows = self.rows(Category.OP, Category.ANNOTATION) & self.trace.named(needs_one)
         names = Counter(self.trace.name_id[rows].tolist()).most_common(1)
         return "".join(
             f"operators ran that need one, such as {self.trace.names[one]}" for one, _ in names
@@ -300,9 +300,9 @@ class Case:
             share = min(share / rest, self.device_shares["idle"])
         return min(share + self.device_share(self.launched_by(self.within(parts))), 1.0)
 
-    def rows(self, *categories: Category, named: Callable[[str], object]) -> Bool:
-        """Rows on the steps' host threads that begin inside a step and have such a name."""
-        return self.trace.is_a(*categories) & self._here & self.trace.named(named)
+    def rows(self, *categories: Category) -> Bool:
+        """Rows of these categories on the steps' host threads that begin inside a step."""
+        return self.trace.is_a(*categories) & self._here
 
     @cached_property
     def _here(self) -> Bool:
@@ -467,14 +467,12 @@ class Case:
 
     def labels(self, prefix: str) -> Intervals:
         """The time inside steps covered by labels (in old traces, ops) with this prefix."""
-        return span(
-            self.trace,
-            self.rows(Category.ANNOTATION, Category.OP, named=lambda n: n.startswith(prefix)),
-        )
+        rows = self.rows(Category.ANNOTATION, Category.OP)
+        return span(self.trace, rows & self.trace.begins(prefix))
 
     def ops_inside(self, parts: Intervals) -> Counter[str]:
         """Op name → how many begin inside these intervals, all steps together."""
-        rows = np.flatnonzero(self.rows(Category.OP, named=bool))
+        rows = np.flatnonzero(self.rows(Category.OP))
         rows = rows[parts.covers(self.trace.start_ns[rows])]
         counts = np.bincount(self.trace.name_id[rows], minlength=len(self.trace.names))
         return Counter({self.trace.names[i]: int(counts[i]) for i in np.flatnonzero(counts)})

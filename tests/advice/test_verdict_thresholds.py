@@ -445,7 +445,8 @@ def test_a_compute_capability_is_an_nvidia_gpus(gpu: dict[str, Any], major: int)
 
 @pytest.mark.parametrize("devices", [None, [], {}, [3], "text", {"name": "a card"}, 3])
 def test_a_trace_that_names_no_device_has_no_gpu(devices: object) -> None:
-    trace = SimpleNamespace(metadata={"deviceProperties": devices})
+    whole = json.loads(cpu_training(1).json()) | {"deviceProperties": devices}
+    trace = load(json.dumps(whole).encode())
     assert Case(trace, None, None).nvidia_major == 0  # type: ignore[arg-type]
 
 

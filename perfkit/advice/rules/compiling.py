@@ -124,7 +124,7 @@ def _attempts(case: Case) -> dict[int, int]:
 def graph_breaks(case: Case) -> Iterator[Finding]:
     """Several compiled regions in a step with Python between them."""
     trace = case.trace
-    rows = np.flatnonzero(case.rows(Category.OP, Category.ANNOTATION, named=REGION.match))
+    rows = np.flatnonzero(case.rows(Category.OP, Category.ANNOTATION) & trace.named(REGION.match))
     frames = {i: int(m["frame"]) for i, name in enumerate(trace.names) if (m := REGION.match(name))}
     frame = np.array([frames[i] for i in trace.name_id[rows].tolist()])
     step = case.steps.containing(trace.start_ns[rows])

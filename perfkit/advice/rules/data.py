@@ -10,7 +10,7 @@ from perfkit.advice.rules import rule
 from perfkit.base.words import fmt_bound, fmt_ms, fmt_share, plural
 from perfkit.measure.loader_cause import loader_cause
 from perfkit.trace.read.columns import Category
-from perfkit.trace.read.events import is_data_wait
+from perfkit.trace.read.events import FETCH
 
 # Workers cost processes, memory and start-up: a smaller gain is not worth it.
 _LEAST_GAIN = 1.1
@@ -39,7 +39,7 @@ def dataloader(case: Case) -> Iterator[Finding]:
     lost, share = case.lost_to("data wait"), case.shares["data wait"]
     if case.ms_per_step(share) < _LEAST_WAIT_MS:
         return
-    waits = case.rows(Category.ANNOTATION, Category.OP, named=is_data_wait)
+    waits = case.rows(Category.ANNOTATION, Category.OP) & case.trace.begins(FETCH)
     names = {case.trace.names[i] for i in case.trace.name_id[waits]}
     alone = any("_SingleProcessDataLoaderIter" in name for name in names)
     evidence = [

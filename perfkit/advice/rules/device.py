@@ -301,7 +301,8 @@ _CACHE = "# no torch.cuda.empty_cache() inside the loop"
 def allocations(case: Case) -> Iterator[Finding]:
     """Driver allocations inside the step; freeing memory waits for the device."""
     allocates = pattern("allocations")
-    calls = case.rows(Category.RUNTIME, named=lambda n: allocates.search(n) and "Host" not in n)
+    calls = case.rows(Category.RUNTIME) & case.trace.named(allocates.search)
+    calls &= ~case.trace.holds("Host")
     parts = span(case.trace, calls)
     n_calls = int(calls.sum()) / case.n_steps
     # the first steps fill the cache; else nothing waits for them

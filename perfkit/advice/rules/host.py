@@ -25,6 +25,7 @@ from perfkit.advice.rules import rule
 from perfkit.base.source import Loop, loops_around, shown_line, statement
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.operators import Operator
+from perfkit.trace.read.events import FETCH
 from perfkit.trace.record.lines import LineSamples
 
 # In a healthy step of a few ms, Python between ops takes up to a tenth.
@@ -212,7 +213,7 @@ def _tiny_ops(case: Case) -> Iterator[Finding]:
 def _calls(case: Case) -> dict[Operator, int]:
     """Operator → its calls outside of the optimizer and data loading."""
     aside = case.ops_inside(case.labels("Optimizer."))
-    aside += case.ops_inside(case.labels("enumerate(DataLoader)"))
+    aside += case.ops_inside(case.labels(FETCH))
     return {o: max(o.count - aside[o.name], 0) for o in case.operators}
 
 

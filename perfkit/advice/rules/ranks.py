@@ -47,7 +47,7 @@ _SEND_LESS = (
 @rule
 def data_parallel(case: Case) -> Iterator[Finding]:
     """``nn.DataParallel``: one process drives all devices and gathers on the first."""
-    marks = case.rows(Category.ANNOTATION, Category.OP, named=_OF_DATA_PARALLEL.match)
+    marks = case.rows(Category.ANNOTATION, Category.OP) & case.trace.named(_OF_DATA_PARALLEL.match)
     trace, work = case.trace, case.trace.is_a(*DEVICE_CATEGORIES)
     devices = np.unique(trace.device[work])
     if len(devices) < 2 or not marks.any():

@@ -17,8 +17,8 @@ from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.launches import launched_from, tensor_loops
 from perfkit.trace.ask.syncs import Sync, times_waited
 from perfkit.trace.read.columns import Bool, Category, Int64
-from perfkit.trace.read.events import is_data_wait
-from perfkit.trace.read.intervals import joined, span, union
+from perfkit.trace.read.events import FETCH
+from perfkit.trace.read.intervals import joined, union
 
 # Below this share of the step, waits cost nothing that shows.
 _LEAST_SYNC = 0.05
@@ -140,10 +140,10 @@ def made_on_the_host(case: Case) -> Iterator[Finding]:
     here = trace.thread[rows] == case.steps.thread
     rows, launched = rows[here], case.launched[here]
     calls_ns, launched = trace.start_ns[rows[launched >= 0]], launched[launched >= 0]
-    sends_ns = calls_ns[trace.named(lambda n: "HtoD" in n)[launched]]
+    sends_ns = calls_ns[trace.holds("HtoD")[launched]]
     ops = rows[trace.is_a(Category.OP)[rows]]
     start, end = trace.start_ns[ops], trace.end_ns[ops]
-    loading = span(case.trace, case.rows(Category.ANNOTATION, Category.OP, named=is_data_wait))
+    loading = case.labels(FETCH)
     made = np.flatnonzero(trace.named(_MAKES.search)[ops] & ~loading.covers(start))
     moved, first = np.unique(np.searchsorted(start, end[made]), return_index=True)
     made, moved = made[first][moved < len(ops)], moved[moved < len(ops)]
@@ -212,7 +212,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     if len(took_us):
         n = plural(len(took_us) / case.n_steps, "kernel")
         told += [f"{n} per step, half of them shorter than {fmt_us(float(np.median(took_us)))}"]
-    if case.rows(Category.RUNTIME, named=lambda name: "GraphLaunch" in name).any():
+    if (case.rows(Category.RUNTIME) & case.trace.holds("GraphLaunch")).any():
         what_to_do = (
             "# the device waits for what is launched outside of the CUDA graph: capture more\n"
             "with torch.cuda.graph(graph):\n"

@@ -183,7 +183,9 @@ def matrix_functions(case: Case) -> Iterator[Finding]:
     """The same matrix function or decomposition, again and again in one step."""
     often = [o for o in case.operators if _CUBIC.match(o.name) and o.count >= _OFTEN * case.n_steps]
     for one in sorted(often, key=lambda o: -o.total_us):
-        share = case.lost_in(span(case.trace, case.rows(Category.OP, named=one.name.__eq__)))
+        share = case.lost_in(
+            span(case.trace, case.rows(Category.OP) & case.trace.named(one.name.__eq__))
+        )
         if share < _LEAST_SHARE:
             continue
         yield found(

@@ -31,12 +31,12 @@ from perfkit.base.display import Shown
 from perfkit.trace.ask import question
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace, asked_once
 from perfkit.trace.read.events import (
+    FETCH,
     backward_rows,
     device_rows,
     host_collective_rows,
     host_rows,
     is_communication,
-    is_data_wait,
     runtime_calls,
 )
 from perfkit.trace.read.intervals import Intervals, paint, span, union, without
@@ -198,7 +198,7 @@ def breakdown(trace: Trace, steps: Steps | None = None) -> Breakdown:
 
 def _fetches(trace: Trace, steps: Steps) -> Int64:
     """How often a DataLoader was asked for a batch, in each step."""
-    rows = trace.is_a(Category.OP, Category.ANNOTATION) & trace.named(is_data_wait)
+    rows = trace.is_a(Category.OP, Category.ANNOTATION) & trace.begins(FETCH)
     inside = steps.containing(trace.start_ns[rows & (trace.thread == steps.thread)])
     return np.bincount(inside[inside >= 0], minlength=len(steps)).astype(np.int64)
 
@@ -210,10 +210,8 @@ def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     on_thread = trace.thread == steps.thread
     labels = trace.is_a(Category.OP, Category.ANNOTATION) & on_thread
     ops = trace.is_a(Category.OP) & on_thread
-    data = labels & trace.named(is_data_wait)
-    optimizer = labels & trace.named(
-        lambda n: n.startswith(("Optimizer.step#", "Optimizer.zero_grad#"))
-    )
+    data = labels & trace.begins(FETCH)
+    optimizer = labels & trace.begins("Optimizer.step#", "Optimizer.zero_grad#")
     marked = backward_rows(trace) & host_rows(trace, steps)
     # A thread of the autograd engine does nothing else: all its ops are backward.
     engine_threads = np.flatnonzero(np.bincount(trace.thread[marked & ~on_thread]))
@@ -221,7 +219,7 @@ def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     calls = runtime_calls(trace, steps)
     forward = ops
     if len(np.unique(trace.device[trace.is_a(*DEVICE_CATEGORIES)])) > 1:
-        forward = ops | (labels & trace.named(lambda n: n == "DataParallel.forward"))
+        forward = ops | (labels & trace.named("DataParallel.forward".__eq__))
     # What the step's thread does by itself; a gap in which it starts something is no engine gap.
     busy = start[(ops | data | optimizer) & ~backward]
     backward_parts = _close_gaps(span(trace, backward), busy)

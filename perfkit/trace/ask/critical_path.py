@@ -280,7 +280,7 @@ class _Walk:
             trace.is_a(*HOST_CATEGORIES)
             & (trace.start_ns < until)
             & (trace.end_ns > self.begin)
-            & ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))
+            & ~trace.begins("ProfilerStep", "perfkit ")
         )
         return int(trace.end_ns[rows].max()) if rows.any() else until
 

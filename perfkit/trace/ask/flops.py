@@ -96,7 +96,7 @@ def flops(trace: Trace, steps: Steps | None = None) -> Flops:
     wall_us = steps.total_ns / 1e3
     on_device = trace.has_device
     inside = nesting(trace, steps)
-    formula = trace.name_table(lambda n: n in FORMULAS)
+    formula = trace.name_table(FORMULAS.__contains__)
     is_op = trace.category[inside.rows] == Category.OP
     counted = is_op & formula[trace.name_id[inside.rows]]
     # A counted op inside a counted op (a convolution that calls mm) would count twice.

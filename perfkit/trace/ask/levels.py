@@ -30,9 +30,9 @@ from perfkit.trace.read.columns import (
     UInt8,
 )
 from perfkit.trace.read.events import (
+    FETCH,
     backward_rows,
     is_communication,
-    is_data_wait,
     runtime_calls,
 )
 from perfkit.trace.read.intervals import nest, span
@@ -477,8 +477,8 @@ def _kinds(trace: Trace, steps: Steps) -> UInt8:
     ):
         kind[trace.category == category] = number[name]
     labels = trace.is_a(Category.OP, Category.ANNOTATION)
-    optimizer = labels & trace.named(lambda n: n.startswith("Optimizer."))
-    data = labels & trace.named(is_data_wait)
+    optimizer = labels & trace.begins("Optimizer.")
+    data = labels & trace.begins(FETCH)
     ops = trace.category == Category.OP
     for around, name in (
         (backward_rows(trace), "backward"),

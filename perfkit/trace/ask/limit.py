@@ -610,9 +610,7 @@ def _does_something(name: str) -> bool:
 
 def _list_dtype(trace: Trace) -> str:
     """The dtype of the gradients, as autograd accumulates them: that of an optimizer's lists."""
-    rows = np.flatnonzero(
-        trace.named(lambda name: "AccumulateGrad" in name) & (trace.types_id >= 0)
-    )
+    rows = np.flatnonzero(trace.holds("AccumulateGrad") & (trace.types_id >= 0))
     dtypes: Counter[str] = Counter()
     for dims_id, types_id in zip(trace.dims_id[rows], trace.types_id[rows], strict=True):
         try:

@@ -115,8 +115,7 @@ def modules(trace: Trace, steps: Steps | None = None) -> Modules:
     """
     steps = find_steps(trace) if steps is None else steps
     frames = np.flatnonzero(
-        trace.is_a(Category.PYTHON, Category.ANNOTATION)
-        & trace.named(lambda n: n.startswith(_MODULE))
+        trace.is_a(Category.PYTHON, Category.ANNOTATION) & trace.begins(_MODULE)
     )
     if not len(frames):
         doubt = "no modules were recorded (with_stack=True)"

@@ -80,7 +80,7 @@ def nesting(trace: Trace, steps: Steps) -> Nesting:
         & host_rows(trace, steps)
         & (step_of >= 0)
         # The steps' own marks enclose everything and are nobody's operator.
-        & ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))
+        & ~trace.begins("ProfilerStep", "perfkit ")
     )
     rows = np.flatnonzero(chosen)
     parent = np.full(len(rows), -1, dtype=np.int64)

@@ -92,7 +92,7 @@ def _asked(trace: Trace, steps: Steps, rows: Int64, step: Int64) -> dict[str, in
     Where no operator that asks was recorded, when they begin: later than that, never earlier.
     """
     # a collective of the host runs in a thread of its own, maybe after the pass that asked for it
-    ops = np.flatnonzero(trace.is_a(Category.OP) & trace.named(lambda n: n.startswith("c10d::")))
+    ops = np.flatnonzero(trace.is_a(Category.OP) & trace.begins("c10d::"))
     in_step = steps.containing(trace.start_ns[ops])
     if (in_step >= 0).any():
         rows, step = ops[in_step >= 0], in_step[in_step >= 0]

@@ -100,7 +100,7 @@ def _first_calls(
     is_op, is_call = trace.is_a(Category.OP)[rows], trace.is_a(Category.RUNTIME)[rows]
     # the driver's launch inside the runtime's is the same one
     is_inner = (inside.parent >= 0) & is_call[inside.parent]
-    is_launch = is_call & trace.named(lambda n: "Launch" in n)[rows] & ~is_inner
+    is_launch = is_call & trace.holds("Launch")[rows] & ~is_inner
     kernel = join_device(trace, rows)
     of_kernel = is_launch & (kernel >= 0)
     key = np.where(of_kernel, len(trace.names) + trace.name_id[kernel], name)
@@ -164,7 +164,7 @@ def _self_ns(trace: Trace, steps: Steps, inside: Nesting) -> Int64:
     rows = inside.rows
     dur: Int64 = (trace.end_ns - trace.start_ns)[rows]
     counted = trace.is_a(Category.OP)[rows] | np.isin(rows, runtime_calls(trace, steps).rows)
-    counted |= trace.is_a(Category.RUNTIME)[rows] & trace.named(lambda n: "Launch" in n)[rows]
+    counted |= trace.is_a(Category.RUNTIME)[rows] & trace.holds("Launch")[rows]
     of_others = np.zeros(len(rows), dtype=np.int64)
     within = counted & (inside.parent_op >= 0)
     np.add.at(of_others, inside.parent_op[within], dur[within])

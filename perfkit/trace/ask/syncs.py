@@ -118,7 +118,7 @@ def syncs(trace: Trace, steps: Steps) -> tuple[Sync, ...]:
     )
     is_python = trace.category == Category.PYTHON
     around = trace.is_a(Category.OP, Category.ANNOTATION, Category.PYTHON)
-    around = around & ~trace.named(lambda n: n.startswith(("ProfilerStep", "perfkit ")))
+    around = around & ~trace.begins("ProfilerStep", "perfkit ")
     enclosing = rows_around(trace, calls.rows[wanted], around)
     for row, device_row, is_sync in zip(
         calls.rows[wanted], calls.device_row[wanted], calls.is_sync[wanted], strict=True

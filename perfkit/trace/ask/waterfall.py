@@ -50,12 +50,12 @@ from perfkit.trace.read.columns import (
     Trace,
 )
 from perfkit.trace.read.events import (
+    FETCH,
     device_rows,
     driver_calls,
     graph_captures,
     host_rows,
     is_communication,
-    is_data_wait,
     launch_calls,
     recorded_on,
     together,
@@ -524,7 +524,7 @@ def _operators_us(trace: Trace, steps: Steps, host: Mapping[str, Intervals]) -> 
         trace.is_a(Category.OP)
         & host_rows(trace, steps)
         & (steps.containing(trace.start_ns) >= 0)
-        & ~trace.named(lambda n: n.startswith(("autograd::", "torch::")) or is_data_wait(n))
+        & ~trace.begins("autograd::", "torch::", FETCH)
     )
     spent = span(trace, rows)
     return without(spent, host["data wait"]).total_ns / 1e3
@@ -604,7 +604,7 @@ def _is_paced(
 ) -> bool:
     """Whether worker processes load, and the host waits for them at step after step."""
     mine = trace.is_a(Category.OP, Category.ANNOTATION) & host_rows(trace, steps)
-    by_workers = trace.named(lambda n: is_data_wait(n) and "MultiProcessing" in n)
+    by_workers = trace.begins(FETCH) & trace.holds("MultiProcessing")
     if not (mine & by_workers).any() or len(lengths) < 2:
         return False
     waited = paint(steps.start_ns, steps.end_ns, [waits])[kept, 0].sum(axis=1)

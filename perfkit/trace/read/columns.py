@@ -233,6 +233,14 @@ class Trace:
             return np.zeros(0, dtype=np.bool_)
         return self.name_table(predicate)[self.name_id]
 
+    def begins(self, *prefixes: str) -> Bool:
+        """Which rows have a name that begins with one of these."""
+        return self.named(lambda name: name.startswith(prefixes))
+
+    def holds(self, part: str) -> Bool:
+        """Which rows have a name with this part in it."""
+        return self.named(lambda name: part in name)
+
     @property
     def has_device(self) -> bool:
         """Whether any kernel, copy or memset of a device was recorded."""

@@ -49,6 +49,10 @@ _SLOWEST_BYTES_PER_NS = 2.0
 _LONGEST_START_NS = 1_000_000
 
 
+#: What the label of the wait for a DataLoader's next batch begins with.
+FETCH = "enumerate(DataLoader)"
+
+
 def is_communication(name: str) -> bool:
     """Whether a kernel of this name moves data between ranks."""
     return _COMMUNICATION.search(name) is not None
@@ -59,11 +63,6 @@ def is_compiling(name: str) -> bool:
     return _COMPILES.match(name) is not None
 
 
-def is_data_wait(name: str) -> bool:
-    """Whether a label of this name is the wait for a DataLoader's next batch."""
-    return name.startswith("enumerate(DataLoader)")
-
-
 def host_collective_rows(trace: Trace, steps: Steps) -> Int64:
     """Rows of the collectives of the host, in any thread of the process of the steps."""
     pid = trace.threads[steps.thread].pid
@@ -71,16 +70,14 @@ def host_collective_rows(trace: Trace, steps: Steps) -> Int64:
     return np.flatnonzero(
         trace.is_a(Category.OP, Category.ANNOTATION)
         & same[trace.thread]
-        & trace.named(lambda n: n.startswith(_HOST_COLLECTIVE))
+        & trace.begins(*_HOST_COLLECTIVE)
     )
 
 
 def launch_calls(trace: Trace, steps: Steps) -> Int64:
     """Rows of the calls that launch kernels and graphs, also outside of operators."""
     return np.flatnonzero(
-        trace.is_a(Category.RUNTIME)
-        & host_rows(trace, steps)
-        & trace.named(lambda n: "Launch" in n)
+        trace.is_a(Category.RUNTIME) & host_rows(trace, steps) & trace.holds("Launch")
     )
 
 
@@ -98,8 +95,8 @@ def driver_calls(trace: Trace, steps: Steps) -> Int64:
 @asked_once
 def graph_captures(trace: Trace) -> Intervals:
     """When a thread captured a CUDA graph: what it launches then is recorded and runs nothing."""
-    begins = trace.is_a(Category.RUNTIME) & trace.named(lambda n: "StreamBeginCapture" in n)
-    ends = trace.is_a(Category.RUNTIME) & trace.named(lambda n: "StreamEndCapture" in n)
+    begins = trace.is_a(Category.RUNTIME) & trace.holds("StreamBeginCapture")
+    ends = trace.is_a(Category.RUNTIME) & trace.holds("StreamEndCapture")
     start: list[int] = []
     end: list[int] = []
     for thread in np.unique(trace.thread[begins]):
@@ -155,7 +152,7 @@ class RuntimeCalls:
 def backward_rows(trace: Trace) -> Bool:
     """Rows of the backward pass: the engine's labels where they exist, else node names."""
     ops = trace.is_a(Category.OP, Category.ANNOTATION)
-    engine = ops & trace.named(lambda n: n.startswith("autograd::engine::evaluate_function"))
+    engine = ops & trace.begins("autograd::engine::evaluate_function")
     return engine if engine.any() else ops & trace.named(is_backward)
 
 

@@ -109,10 +109,10 @@ def find_steps(trace: Trace) -> Steps:
     without a backward pass between them belong to the same step.
     """
     labels = trace.is_a(Category.ANNOTATION, Category.OP)
-    marks = labels & trace.named(lambda n: n.startswith("ProfilerStep"))
+    marks = labels & trace.begins("ProfilerStep")
     if marks.any():
         return _from_marks(trace, marks)
-    optimizer = labels & trace.named(lambda n: n.startswith("Optimizer.step#"))
+    optimizer = labels & trace.begins("Optimizer.step#")
     if optimizer.any():
         found = _from_optimizer(trace, optimizer)
         if found is not None:
@@ -123,7 +123,7 @@ def find_steps(trace: Trace) -> Steps:
             found = _from_fetches(trace, fetches)
             if found is not None:
                 return found
-        if (labels & trace.named(lambda n: n == REGION_MARK)).any():
+        if (labels & trace.named(REGION_MARK.__eq__)).any():
             found = _from_passes(trace)
             if found is not None:
                 return found
@@ -200,7 +200,7 @@ def _from_fetches(trace: Trace, fetches: Bool) -> Steps | None:
     ops = trace.is_a(Category.OP) & (trace.thread == thread)
     begun = np.searchsorted(start, trace.start_ns[ops], side="right") - 1
     outside = (begun >= 0) & (trace.start_ns[ops] >= end[np.maximum(begun, 0)])
-    loaders_own = trace.named(lambda n: n in _LOADERS_OWN)[ops]
+    loaders_own = trace.named(_LOADERS_OWN.__contains__)[ops]
     n_ops = np.bincount(begun[outside], minlength=len(start))
     n_work = np.bincount(begun[outside & ~loaders_own], minlength=len(start))
     begins: list[int] = []
@@ -264,7 +264,7 @@ def _profilers_own_end(trace: Trace, work: Bool) -> Bool:
     if not work.any():
         return work
     last = trace.end_ns[work].max()
-    waits = trace.is_a(Category.RUNTIME) & trace.named(lambda n: "DeviceSynchronize" in n)
+    waits = trace.is_a(Category.RUNTIME) & trace.holds("DeviceSynchronize")
     after: Bool = trace.start_ns >= last
     return waits & after
 
@@ -284,7 +284,7 @@ def _without_profiler(trace: Trace, timed: Bool) -> tuple[int, int]:
     start = max(start, int(trace.end_ns[starts].max(initial=start)))
     stops = python & trace.named(_STOPS_PROFILER.search) & (trace.start_ns >= last)
     end = min(end, int(trace.start_ns[stops].min(initial=end)))
-    recording = trace.named(lambda n: n.startswith("PyTorch Profiler"))
+    recording = trace.begins("PyTorch Profiler")
     if recording.any():
         stopped = int(trace.end_ns[recording].max())
         closed = python & (trace.end_ns < stopped)
@@ -306,7 +306,7 @@ def _whole(trace: Trace) -> Steps:
         work = np.ones(len(trace), dtype=np.bool_)
     thread = _busiest(trace.thread, work)
     timed = trace.category != Category.OVERHEAD
-    timed &= ~trace.named(lambda n: n.startswith("PyTorch Profiler"))
+    timed &= ~trace.begins("PyTorch Profiler")
     timed &= ~_profilers_own_end(trace, work)
     if not timed.any():
         timed = work

@@ -597,7 +597,7 @@ class Recorder:
         """
         step_ms = median(self.log.recorded_ms)
         last_mark = f"{_STEP_MARK}{self.log.n_recorded - 1}"
-        marks = trace.is_a(Category.ANNOTATION) & trace.named(lambda name: name == last_mark)
+        marks = trace.is_a(Category.ANNOTATION) & trace.named(last_mark.__eq__)
         if step_ms is None or not trace.has_device or not marks.any():
             return False
         work_ns = trace.end_ns[trace.is_a(*DEVICE_CATEGORIES)].max()

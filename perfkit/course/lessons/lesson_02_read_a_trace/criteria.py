@@ -27,7 +27,7 @@ _LESSON = "02-read-a-trace"
 def three_parts(trace: Trace, recorded: Trace, device: str) -> Outcome:
     """Judge a simulated trace of a GPU and one recorded here."""
     shares = breakdown(trace).shares()
-    nodes = trace.named(lambda name: name.startswith("autograd::engine::evaluate_function"))
+    nodes = trace.begins("autograd::engine::evaluate_function")
     threads = {trace.threads[i].tid for i in trace.thread[nodes]}
     own_thread = threads == {ENGINE}
     here = breakdown(recorded)
