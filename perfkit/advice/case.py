@@ -54,8 +54,7 @@ _AMD_CALL = re.compile(r"^hip[A-Z]")
 _COMPILED = "Torch-Compiled Region: "
 # Calls that give a device something to do.
 _GIVES_WORK = re.compile(r"Launch|Memcpy|Memset")
-# A profiler takes at most so long for each operator and call that it records: 2.1 to 4.4 µs were
-# measured on an H200, the mean over whole steps.
+# Recording an operator or a call takes at most so long: 2.1 to 4.4 µs, on an H200.
 _EVENT_US = 5.0
 
 
@@ -285,19 +284,25 @@ class Case:
         device, the step still takes as long as the device works.
         """
         seen = self.shares[host_class] * (1.0 if self.whole is not None else self.recording)
-        return min(seen, self.device_shares["idle"] if self.on_device else 1.0)
+        return min(seen, self._hosts_idle)
+
+    @property
+    def _hosts_idle(self) -> float:
+        """The share of a step that a faster host could save: the device idles, nothing queued."""
+        waits = self.idle["queued"] + self.idle["communication"]
+        return self.device_shares["idle"] - waits if self.on_device else 1.0
 
     def lost_to_loop(self, parts: Intervals) -> float:
-        """The same of a loop of small operators, with what their kernels take: they become fewer.
+        """The same of a loop of small operators, with their kernels, which become fewer.
 
-        In a file nothing says what recording added: it may have made the rest so much longer.
+        In a file, recording may have added all to the rest.
         """
         share = self.lost_in(parts)
         if share and self.is_file and self.on_device:
             events = self.trace.is_a(Category.OP, Category.RUNTIME) & self._inside
             n = int((~parts.covers(self.trace.start_ns[events])).sum())
             rest = max(1.0 - n * _EVENT_US / self.wall_us, share)
-            share = min(share / rest, self.device_shares["idle"])
+            share = min(share / rest, self._hosts_idle)
         return min(share + self.device_share(self.launched_by(self.within(parts))), 1.0)
 
     def rows(self, *categories: Category) -> Bool:
@@ -315,7 +320,7 @@ class Case:
     def lost_in(self, parts: Intervals) -> float:
         """The most of a step that could go with these intervals; see :meth:`lost_to`."""
         seen = self.share_of(parts) * self.recording
-        return min(seen, self.device_shares["idle"] if self.on_device else 1.0)
+        return min(seen, self._hosts_idle)
 
     def idle_in(self, parts: Intervals) -> float:
         """The share of the steps that these intervals cost: on a CPU their duration; with a device

@@ -112,7 +112,7 @@ def diagnose(
     facts = [_with_ceiling(f, case) for f in state]
     facts = [f for f in facts if f.gain_at_most >= _LEAST_GAIN or not f.acts_on]
     found = _joined(facts, _without_the_same(found, state))
-    found = _places_first(_each_line_once(found))
+    found = _places_first(_each_line_once(found), bound.bound_by)
     # within the steps and outside of them: what gains more says it
     first_said = {(f.title, f.line): f for f in reversed(found)}
     found = [_with_doubt(f, case, busy) for f in found if first_said[f.title, f.line] is f]
@@ -178,16 +178,14 @@ _LEADS = 1.15
 # What is told of a whole step, of no line or object.
 _VAGUE = ("host-python", "one-thread", "small-calls", "tiny-ops")
 # What acts on the whole model, and may change how it trains.
-_WHOLE_MODEL = (
-    "kernel-gaps", "launch-bound", "optimizer-share", "small-kernels", "unfused-kernels",
-)  # fmt: skip
+_MODELS = ("kernel-gaps", "launch-bound", "optimizer-share", "small-kernels", "unfused-kernels")
 
 
-def _places_first(found: list[Finding]) -> list[Finding]:
+def _places_first(found: list[Finding], bound_by: str) -> list[Finding]:
     """Facts that gain much, then what has a place or an object; what helps any step comes last."""
-    has_place = any(f.line and f.rule not in _WHOLE_MODEL for f in found)
+    has_place = any(f.line and f.rule not in _MODELS for f in found)
     is_told_where = any(f.line for f in found if not f.is_state)
-    parts = (f.gain_at_most for f in found if f.rule not in (*_VAGUE, *_WHOLE_MODEL))
+    parts = (f.gain_at_most for f in found if f.rule not in (*_VAGUE, *_MODELS))
     # what acts on a part that is worth it goes before what acts on the whole model
     least = min((gain for gain in parts if gain >= _LARGE_GAIN), default=math.inf)
     slow_loading = any(  # at a line of which it is known what it does
@@ -195,15 +193,16 @@ def _places_first(found: list[Finding]) -> list[Finding]:
         for f in found
     )
 
-    def rank(f: Finding) -> tuple[bool, bool, float, bool, str]:
+    def rank(f: Finding) -> tuple[bool, bool, float, bool, bool, str]:
         is_general = (has_place and f.rule in _VAGUE and f.line is None) or (
             slow_loading and f.rule.startswith("dataloader-")
         )
         small = bool(f.acts_on) and f.gain_at_most < _LEADS
         leads = f.is_state and not (small and is_told_where)
-        is_whole = f.rule in _WHOLE_MODEL
-        gain = min(f.gain_at_most, least) if is_whole else f.gain_at_most
-        return not leads, is_general, -gain, is_whole, f.rule
+        is_whole = f.rule in _MODELS
+        # as it is printed: of two that are alike, what the verdict is about
+        gain = round(min(f.gain_at_most, least) if is_whole else f.gain_at_most, 1)
+        return not leads, is_general, -gain, is_whole, bound_by not in f.cures, f.rule
 
     kept = (f for f in found if not (has_place and f.rule == "host-python" and f.line is None))
     return sorted(kept, key=rank)

@@ -100,3 +100,14 @@ def test_launches_have_the_place_that_a_trace_knows() -> None:
     told = _launches(perfkit.open_trace(sim.json()))
     assert told["sentence"].endswith('80 of 140 come from the forward pass, in "student"')
     assert told["line"] == "train.py:12 in features (its def)"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_of_two_remedies_that_gain_alike_the_verdicts_own_comes_first(rank: int) -> None:
+    """Two ranks of one job: a host that is faster does not end a wait for what is queued."""
+    path = None if FOLDER is None else FOLDER / f"rank{rank}of128_sampled__hta.json.gz"
+    if path is None or not path.exists():
+        pytest.skip("no trace of it")
+    opened = perfkit.open_trace(path)
+    assert opened.profile.diagnosis.bound_by == "communication"
+    assert "all-to-all" in _found(opened)[0]["sentence"]

@@ -29,9 +29,9 @@ _LEAST_SHARE, _LEAST_SEARCH = 0.15, 0.1
 _LONG_GAP = 0.1
 _AVERAGE = (
     "averages, weights = list(ema.parameters()), list(model.parameters())  # once\n"
-    "torch._foreach_lerp_(averages, weights, 1 - decay)  # all of them in one call"
+    "torch._foreach_lerp_(averages, weights, 1 - decay)  # all at once"
 )
-_ALL_AT_ONCE = "torch._foreach_{}(tensors, others)  # all of them in one call, of lists made once"
+_ALL_AT_ONCE = "torch._foreach_{}(tensors, others)  # all at once, of lists made once"
 
 # operator → the wait that it makes, and what to do
 _READS = (
@@ -177,18 +177,17 @@ def tensor_loop(case: Case) -> Iterator[Finding]:
     loops, called = tensor_loops(case.trace, case.steps)
     if not len(loops):
         return
-    often = called.most_common(2)
-    is_average = bool({"lerp_", "mul_"} & {name for name, _ in often})
+    often = [name for name, _ in called.most_common(2)]
     n = plural(called.total() / case.n_steps, "operation")
     lines = case.lines_in(loops).by_line()
     yield found(
         "tensor-loop",
         "A loop beside the optimizer updates one tensor after the other",
         [
-            f"{n} in place per step, most often {' and '.join(name for name, _ in often)}; with "
-            f"what makes the lists, they take {fmt_share(case.share_of(loops))} of each step"
+            f"{n} in place per step, most often {' and '.join(often)}; with what makes the lists, "
+            f"they take {fmt_share(case.share_of(loops))} of each step"
         ],
-        _AVERAGE if is_average else _ALL_AT_ONCE.format(often[0][0]),
+        _AVERAGE if {"lerp_", "mul_"} & {*often} else _ALL_AT_ONCE.format(often[0]),
         cures=("launch", "host"),
         share=case.lost_to_loop(loops),
         of=ELSEWHERE,
@@ -204,8 +203,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         return
     # loops over tensors have a cure of their own
     looping, has_cure = update_loop(case)
-    loops, _ = tensor_loops(case.trace, case.steps)
-    loops = joined((loops, looping)) if has_cure else loops
+    loops = joined((tensor_loops(case.trace, case.steps)[0], *[looping] * bool(has_cure)))
     words, parts, line = launched_from(case.trace, case.steps, loops)
     took_us = case.trace.dur_us[case.kernels]
     told = [f"the device idles for {fmt_share(lost)} of each step while the host runs operators"]
@@ -220,12 +218,11 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         )
     else:
         what_to_do = 'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs'
-    # a graph of the whole step leaves the host nothing to do between kernels, and what takes long
-    # outside of torch is not between them
+    # a graph of the step leaves the host nothing to do between kernels; what takes long is not that
     long = case.outside_of_torch.longer_than(int(_LONG_GAP * case.wall_us / case.n_steps * 1e3))
-    between = case.idle["host"] - case.idle_in(long)
     sampled = case.lines_in(parts).by_line()
-    share = lost + max(between, 0.0) + case.idle["driver"] + case.idle["kernels"]
+    between = max(case.idle["host"] - case.idle_in(long), 0.0)
+    share = lost + between + case.idle["driver"] + case.idle["kernels"]
     yield found(
         "launch-bound",
         f"The device waits for launches: {words}",

@@ -98,7 +98,6 @@ _FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 _FOREACH = _FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
 
 
-# Of the bound of a loop of small operators: see Case.lost_to_loop.
 ELSEWHERE = "without what the profiler may have added elsewhere, "
 
 
@@ -133,7 +132,7 @@ def update(case: Case) -> Iterator[Finding]:
     told = f"Optimizer.step and zero_grad take {fmt_share(case.shares['optimizer'])} of each step"
     if share >= _LEAST_SHARE and len(steps):
         n = sum(o.n_tensors for o in case.facts.optimizers if o.name in _FOREACH)
-        per_step = case.ops_inside(steps).total() / case.n_steps
+        n_calls = case.ops_inside(steps).total()
         if case.on_device:
             from perfkit.trace.ask.launches import launches_in
 
@@ -143,7 +142,7 @@ def update(case: Case) -> Iterator[Finding]:
                 "optimizer-loop",
                 "The optimizer updates one parameter tensor after the other",
                 [
-                    f"{plural(per_step, 'operation')} per step inside Optimizer.step"
+                    f"{plural(n_calls / case.n_steps, 'operation')} per step inside Optimizer.step"
                     + f" for {n} parameter tensors" * bool(n),
                     told,
                 ],
