@@ -124,16 +124,14 @@ def diagnose(
     verdict = first_clause(bounds)
     what = f"{bounds} ({_step_words(step, case)}, {provenance}){uneven}."
     if is_piece:
-        from perfkit.advice.one_piece import of_one_piece
-
-        verdict = of_one_piece(verdict)
-        what = of_one_piece(f"{bounds} ({fmt_ms(step.median)} in all, {provenance}).")
+        verdict = _of_one_piece(verdict)
+        what = _of_one_piece(f"{bounds} ({fmt_ms(step.median)} in all, {provenance}).")
         found = [
             replace(
                 f,
-                title=of_one_piece(f.title),
-                evidence=tuple(map(of_one_piece, f.evidence)),
-                formula=of_one_piece(f.formula),
+                title=_of_one_piece(f.title),
+                evidence=tuple(map(_of_one_piece, f.evidence)),
+                formula=_of_one_piece(f.formula),
             )
             for f in found
         ]
@@ -342,6 +340,22 @@ def _no_cure(bound: _Bound, found: list[Finding], case: Case) -> str:
     missing = "the launches" if case.on_device else "the device's work"
     whose = missing if case.has_operators else "the host's operators"
     return _RECORD.format(f"{whose}, too,")
+
+
+# Of code in which no step was found: what is said of steps, the longer ones first.
+_OF_ONE_PIECE = (
+    (re.compile(r"\b(of|for|in|inside) (?:each|every|the|a|1) step\b"), r"\1 that time"),
+    (re.compile(r" per step\b"), " in all"),
+    (re.compile(r"(?<=\w) a step\b"), ""),
+    (re.compile(r"\b(?:each|every|the) step\b"), "the code"),
+)
+
+
+def _of_one_piece(sentence: str) -> str:
+    """The sentence without steps: ``12 % of each step`` becomes ``12 % of that time``."""
+    for pattern, instead in _OF_ONE_PIECE:
+        sentence = pattern.sub(instead, sentence)
+    return sentence
 
 
 def uncapital(sentence: str) -> str:

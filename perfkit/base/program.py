@@ -26,7 +26,7 @@ from pathlib import Path
 from types import CodeType, TracebackType
 
 from perfkit.base.errors import UsageError
-from perfkit.base.exception_chain import exception_chain
+from perfkit.base.short_traceback import exception_chain
 
 _PERFKIT = str(Path(__file__).absolute().parents[1]) + os.sep
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import copy
 import sys
 import traceback
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
-from perfkit.base.exception_chain import exception_chain
 from perfkit.base.printable import printable
 from perfkit.base.user_code import is_user_code
 
@@ -32,9 +32,10 @@ def short_traceback(error: BaseException) -> list[str]:
         return _shown(shell, error, error.__traceback__)
     kept = _linked(frames[users[0] : users[-1] + 1])
     first, *led_to_it = exception_chain(error)
-    if any(_is_users(cause) for cause in led_to_it):
+    causes = (tb.tb_frame.f_code.co_filename for one in led_to_it for tb in _frames(one))
+    if any(map(is_user_code, causes)):
         return _shown(shell, first, kept)
-    said = _shown(shell, _without_chain(error), kept)
+    said = _shown(shell, copy.copy(error), kept)  # a copy has neither cause nor context
     cause = error.__cause__
     return said if cause is None else [*said, f"({type(cause).__name__}: {printable(str(cause))})"]
 
@@ -61,10 +62,13 @@ def _linked(frames: list[TracebackType]) -> TracebackType | None:
     return linked
 
 
-def _is_users(error: BaseException) -> bool:
-    return any(is_user_code(tb.tb_frame.f_code.co_filename) for tb in _frames(error))
-
-
-def _without_chain(error: BaseException) -> BaseException:
-    """The same error, alone: a copy has neither cause nor context."""
-    return copy.copy(error)
+def exception_chain(error: BaseException) -> Iterator[BaseException]:
+    """The exception, its causes and contexts, each once (a chain may lead back to itself)."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += [each.__cause__, each.__context__]

@@ -7,7 +7,7 @@ import re
 import traceback
 from collections.abc import Mapping
 
-from perfkit.base.exception_chain import exception_chain
+from perfkit.base.short_traceback import exception_chain
 from perfkit.base.words import fmt_bytes
 from perfkit.memory.allocator import AllocatorState, AllocatorUse
 

@@ -65,9 +65,11 @@ def _first_screen(of: Document) -> list[str]:
         n_left += most <= 0
     tables = []
     for t in of.tables:
-        lines = _table(t).splitlines() if t.rows and t.brief else []
+        if not (t.rows and t.brief):
+            continue
+        lines = _table(t).splitlines()
         shown = lines if len(lines) < room else [*lines[: max(room - 2, 0)], "  …"]
-        if lines and len(shown) >= min(_LEAST_TABLE, len(lines)):
+        if len(shown) >= min(_LEAST_TABLE, len(lines)):
             tables.append("\n".join(shown))
             room -= len(shown) + 1
         n_left += shown != lines

@@ -35,7 +35,7 @@ _HOMES = {
     "perfkit.trace.ask.breakdown": "perfkit.show.profile",
     "perfkit.trace.ask.limit": "perfkit.show.limit",
     "perfkit.trace.ask.operators": "perfkit.show.profile",
-    "perfkit.trace.ask.syncs": "perfkit.show.profile",
+    "perfkit.trace.ask.syncs": "perfkit.show.syncs",
     "perfkit.trace.ask.waterfall": "perfkit.show.waterfall",
 }
 

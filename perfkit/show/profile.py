@@ -22,11 +22,10 @@ from perfkit.base.words import (
 from perfkit.show import strip as step_strip
 from perfkit.show.document import Bar, Document, Doubt, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
-from perfkit.show.plain_text import a_step, each_step, per_step
+from perfkit.show.plain_text import a_step, per_step
 from perfkit.show.waterfall import waterfall_picture, waterfall_table
 from perfkit.trace.ask.breakdown import Breakdown
 from perfkit.trace.ask.operators import Operator, Operators
-from perfkit.trace.ask.syncs import Sync, Syncs, times_waited
 from perfkit.trace.ask.typical import typical
 from perfkit.trace.record.lines import LineSamples
 
@@ -84,7 +83,7 @@ def _profile(p: Profile) -> Document:
             _operators_table(p.operators, len(p.breakdown.steps)),
             *(() if fall is None else (replace(waterfall_table(fall), open=False, brief=False),)),
             *line_tables(p.lines, p.worker_lines, p.process_lines),
-            _syncs_table(p.syncs),
+            *_syncs_tables(p),
             *(() if p.is_piece else _steps_tables(p.breakdown)),
         ),
         foot=(*(() if p.cost is None else (p.cost.sentence(),)), p.provenance.sentence()),
@@ -249,28 +248,6 @@ def _operators(of: Operators) -> Document:
     )
 
 
-@document_for(Syncs)
-def _syncs(of: Syncs) -> Document:
-    if not of.syncs:
-        return Document(
-            "host-device syncs",
-            "No wait of the host for the device is recorded.",
-            warnings=of.warnings,
-        )
-    n = max(of.n_steps, 1)
-    times = f"{plural(round(times_waited(of.syncs) / n, 1), 'time')}{each_step(n)}"
-    took = fmt_ms(of.cost_us / 1e3 / n)
-    of_copies = " or for a copy to it" if any(s.is_transfer for s in of.syncs) else ""
-    return Document(
-        "host-device syncs",
-        f"The host waits {times}; for the device{of_copies}, {took} in all.",
-        headline=f"The host waits {times}.",
-        figure=f"{took} {a_step(n)}",
-        warnings=of.warnings,
-        tables=(replace(_syncs_table(of.syncs), open=True, brief=True),),
-    )
-
-
 def _operators_table(operators: Sequence[Operator], n_steps: int) -> Table:
     """The operators with the largest self time; figures per step, or in all of one step."""
     n = max(n_steps, 1)
@@ -342,37 +319,12 @@ def line_tables(
     return tuple(_lines_table(some, title) for some, title in found if some.lines)
 
 
-def _syncs_table(syncs: Sequence[Sync]) -> Table:
-    """What made the host wait for the device."""
-    rows = tuple(
-        (
-            _made_by(sync),
-            sync.call,
-            sync.copy.removeprefix("Memcpy "),
-            "copies" if sync.is_transfer else "waits",
-            fmt_count(round(sync.per_step, 1)),
-            fmt_ms(sync.cost_us / 1e3 / max(sync.n_steps, 1)),
-        )
-        for sync in syncs[:_TOP_OPERATORS]
-    )
-    return Table(
-        title="Host-device syncs",
-        note=f"calls and host time {per_step(max((s.n_steps for s in syncs), default=0))}",
-        header=("operator", "call", "copy", "the host", "calls", "host time"),
-        rows=rows,
-        align="<<<<>>",
-        code="cc....",
-        brief=False,
-    )
+def _syncs_tables(p: Profile) -> tuple[Table, ...]:
+    if not p.syncs:
+        return ()
+    from perfkit.show.syncs import syncs_table
 
-
-def _made_by(sync: Sync) -> str:
-    """The operator, and the label around it: one operator may sync in several places."""
-    label = next((name.strip("# ") for name in reversed(sync.ops) if "::" not in name), "")
-    if not sync.op:
-        # Labels that are paths differ at their end.
-        return f"…{label[-22:]}" if len(label) > 23 else label or "(no operator)"
-    return f"{sync.op} in {label}" if label else sync.op
+    return (syncs_table(p.syncs),)
 
 
 @document_for(Breakdown)

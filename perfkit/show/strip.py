@@ -29,7 +29,6 @@ from perfkit.trace.ask.breakdown import (
     device_layers,
     host_layers,
 )
-from perfkit.trace.ask.idle import IDLE_CAUSES, idle_causes
 from perfkit.trace.read.columns import Int64, Trace
 from perfkit.trace.read.intervals import paint
 from perfkit.trace.read.steps import WHOLE_NAME, Steps, find_steps
@@ -230,6 +229,8 @@ def strip_of(trace: Trace, steps: Steps | None = None, *, bins: int = WIDTH) -> 
     lanes = [_lane("Host", list(HOST_PRIORITY), cells.sum(axis=2), HOST_CLASSES)]
     if device:
         on_device = cells.sum(axis=1)[:, :-1]
+        from perfkit.trace.ask.idle import IDLE_CAUSES, idle_causes
+
         causes = idle_causes(trace, columns)
         idle: Int64 = np.array([[c[name] for name in IDLE_CAUSES] for c in causes], np.int64)
         idle_names = [f"idle: {name}" for name in IDLE_CAUSES]

@@ -10,7 +10,7 @@ from perfkit.advice.open_trace import OpenTrace, Questions
 from perfkit.advice.trace_report import TraceReport
 from perfkit.base.printable import printable
 from perfkit.base.words import fmt_ms, fmt_share, plural
-from perfkit.show import profile, trace_answers  # noqa: F401 - they tell what its parts say
+from perfkit.show import profile, syncs, trace_answers  # noqa: F401 - they tell what its parts say
 from perfkit.show.document import Document, Table, document_for, registered
 
 _RANKS_HEADER = ("rank", "file", "bound by", "step", "compute", "communication", "idle")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perfkit.show import plain_text
+from perfkit.show import brief, plain_text
+from perfkit.show.document import Document, Finding, Table
 
 
 def test_table_lines_are_as_wide_as_promised_and_numbers_survive() -> None:
@@ -26,3 +27,12 @@ def test_table_without_rows_is_header_and_rule() -> None:
 def test_clip_marks_what_it_cut() -> None:
     assert plain_text.clip("abcdef", 4) == "abc…"
     assert plain_text.clip("abcd", 4) == "abcd"
+
+
+def test_where_the_first_screen_is_full_each_table_is_counted_once_and_none_without_rows() -> None:
+    hidden = Table(("a", "b"), (("x", "1"),), brief=False)
+    findings = tuple(Finding("What is wrong with it", source="train.py:1: x()") for _ in range(14))
+    full = Document(
+        "result", "It is so.", findings=findings, tables=(hidden, hidden, Table((), ()))
+    )
+    assert "2 tables and pictures" in brief(full)
