@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -138,7 +138,7 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
             f"of {fmt_ms(half_ns / 1e6)} or less"
         )
         # a rewrite that removes a loop removes its longer operators, too
-        small = _small(case, math.inf if place and place.loop else _CALL_NS / 1e3)
+        longest_us = math.inf if place and place.loop else _CALL_NS / 1e3
         yield found(
             "small-calls",
             f"Calling small operators {'from Python ' * case.knows_of_python}takes much of the step"
@@ -147,7 +147,7 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
             evidence,
             _MORE_A_CALL if place is None else place.what_to_do,
             cures=("host",),
-            share=lost if case.on_device else max(lost, _goes_with(small, case)),
+            share=lost if case.on_device else max(lost, _goes(case, longest_us)[1]),
             line=None if place is None else place.line,
         )
         return
@@ -177,11 +177,10 @@ def overhead(case: Case) -> tuple[float, float]:
     """On a CPU: the small operators of a step and the share of it that they and the short gaps
     take, without what the profiler may have added; zeros where few are tiny.
     """
-    small = _small(case, _CALL_NS / 1e3) if _tiny(case) else {}
+    n, goes = _goes(case, _CALL_NS / 1e3) if _tiny(case) else (0.0, 0.0)
     gaps_ns = case.outside_of_torch.end - case.outside_of_torch.start
     long = float(gaps_ns[gaps_ns > _CALL_NS].sum()) / 1e3 / case.wall_us
-    n = sum(small.values()) / case.n_steps
-    share = 1.0 - (1.0 - _goes_with(small, case) + long) * case.recording
+    share = 1.0 - (1.0 - goes + long) * case.recording
     return (n, share) if share * case.step_us < _TINY_US * n else (0.0, 0.0)
 
 
@@ -204,7 +203,7 @@ def _tiny_ops(case: Case) -> Iterator[Finding]:
         ],
         place.what_to_do if place else "",
         cures=("compute", "host"),
-        share=_goes_with(_small(case), case),
+        share=_goes(case)[1],
         of="with what else is called so often, and all that is between, ",
         line=place.line if place else None,
     )
@@ -224,29 +223,24 @@ def _tiny(case: Case) -> dict[Operator, int]:
     return tiny if is_much and _share_of(tiny, case) >= _LEAST_SHARE else {}
 
 
-def _small(case: Case, longest_us: float = math.inf) -> dict[Operator, int]:
-    """The tiny ones, and those up to so long that are called often: they are in the same loop."""
-    often = _OFTEN * case.n_steps
-    mean_us = {o: o.self_us / o.count for o in case.operators}
-    return {
-        o: n
-        for o, n in _calls(case).items()
-        if mean_us[o] < _TINY_US or (n >= often and mean_us[o] < longest_us)
-    }
-
-
 def _share_of(calls: Mapping[Operator, int], case: Case) -> float:
     return sum(o.self_us * n / o.count for o, n in calls.items()) / case.wall_us
 
 
-def _goes_with(small: Collection[Operator], case: Case) -> float:
-    """The most of a step that goes with these operators: all but what else its passes compute.
+def _goes(case: Case, longest_us: float = math.inf) -> tuple[float, float]:
+    """How many operators of a step are tiny, or up to so long and called often (they are in the
+    same loop), and the most of it that goes with them: all but what else its passes compute.
 
     What is between operators is no operator's, and goes within the passes, too.
     """
+    calls, least = _calls(case), _OFTEN * case.n_steps
+    us = {o: o.self_us / o.count for o in calls}
+    large = {o: n for o, n in calls.items() if us[o] >= _TINY_US}
+    stays = {o: n for o, n in large.items() if n < least or us[o] >= longest_us}
     shares = case.typical.breakdown.shares()
-    stays = _share_of({o: n for o, n in _calls(case).items() if o not in small}, case)
-    return max(shares["forward"] + shares["backward"] + shares["other"] - stays, 0.0)
+    passes = shares["forward"] + shares["backward"] + shares["other"]
+    n_small = (sum(calls.values()) - sum(stays.values())) / case.n_steps
+    return n_small, max(passes - _share_of(stays, case), 0.0)
 
 
 class _Place(NamedTuple):
