@@ -151,6 +151,9 @@ def test_beside_the_other_ranks_no_wait_is_guessed() -> None:
 def test_the_costliest_operator_is_named_beside_findings() -> None:
     opened = _open("slow_conv_cpu")
     assert opened.profile.diagnosis.findings
+    assert str(opened).startswith(
+        "Compute-bound: 96 % of that time is spent in aten::_slow_conv2d_forward. "
+    )
     assert "Costliest operator: aten::_slow_conv2d_forward, 97 %" in " ".join(
         opened.to_text().split()
     )
