@@ -456,6 +456,10 @@ _WORDS = {
 }
 
 
+# An operator that takes so much of a step is what it is about.
+_ALONE = 0.9
+
+
 def _sentence(bound: _Bound, case: Case) -> str:
     part, share = fmt_share(bound.share), bound.share
     is_unknown = _is_one_sided(bound, case)
@@ -495,11 +499,11 @@ def _sentence(bound: _Bound, case: Case) -> str:
             f"({case.unseen_device}); on the host, {words}"
         )
     if bound.part == "compute":
-        first = case.operators[0] if case.operators and not case.on_device else None
-        most = first.self_us / case.wall_us if first and ": " not in first.name else 0.0
-        if first and most >= DATA_BOUND_FROM:
-            named = f"{fmt_share(most)} of each step is spent in {first.name}"
-            return f"Compute-bound: {named}, {part} in all of torch's operators"
+        for one in () if case.on_device else case.operators[:1]:
+            alone = one.self_us / case.wall_us
+            if alone >= _ALONE and ": " not in one.name:
+                named = f"{fmt_share(alone)} of each step is spent in {one.name}"
+                return f"Compute-bound: {named}, {part} in all of torch's operators"
         return f"Compute-bound: {words}"
     if bound.part == "host" and case.waiting[0] >= _MOSTLY:
         return f"{'Waiting' if share >= DATA_BOUND_FROM else 'Partly waiting'}: {words}"
