@@ -185,6 +185,7 @@ GUARDS |= {
     ("/base/stand_in.py", "Listeners._begin_all"),
     ("/base/stand_in.py", "Listeners._begin_all.<locals>.end_all"),
     ("/base/stand_in.py", "Calls.around.<locals>.call"),
+    ("/base/stand_in.py", "stand_in.<locals>.put_back"),
     ("/base/torch_compat.py", "_install_compiled_listeners.<locals>.install.<locals>.__call__"),
     ("/base/torch_compat.py", "_install_loader_listeners.<locals>.__iter__"),
     ("/base/torch_compat.py", "_install_loader_listeners.<locals>.__next__"),

@@ -66,7 +66,8 @@ class Profiling(Shown):
             live.step_ended()
             if self._rests_since_s is not None:
                 self._tell_early()
-            phases.skip(time.perf_counter_ns())
+            if phases.is_on:
+                phases.skip(time.perf_counter_ns())
 
         on_step = self._instrument.hook(ended)
         self._recorder = recorder = make(on_step=on_step, on_rest=self._rests)
@@ -178,7 +179,6 @@ class Profiling(Shown):
         if self.on_recorded is not None:
             self._rests_since_s = time.monotonic()
             self._tell_early()
-            self._phases.skip(time.perf_counter_ns())
 
     def _tell_early(self) -> None:
         """Tell what was recorded, where the region is likely to go on for longer than that takes.

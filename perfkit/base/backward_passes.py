@@ -18,6 +18,9 @@ from perfkit.base.instrument import Instrument
 class BackwardPasses:
     """The backward passes that the thread which makes this runs from now on, until ``close``.
 
+    Attributes:
+        depth: how many of them run; where the end of one was not seen, too many.
+
     Args:
         instrument: what fails here is its failure. What waits is called after it, too.
     """
@@ -25,7 +28,7 @@ class BackwardPasses:
     def __init__(self, instrument: Instrument) -> None:
         self._thread_id = threading.get_ident()
         self._task = torch_compat.graph_task_id_reader()
-        self._depth = 0
+        self.depth = 0
         self._waiting: list[Callable[[], object]] = []
         self._call_waiting = instrument.hook(self._ended_outermost, even_off=True)
         self._unwatch = torch_compat.watch_backward(self._begins)
@@ -33,9 +36,9 @@ class BackwardPasses:
     @property
     def inside(self) -> bool:
         """Whether the thread is within a pass that began since."""
-        if not self._depth:
+        if not self.depth:
             return False
-        # where our own end has failed, the depth is too large: this thread is asked, if it is that
+        # the depth may be too large: this thread is asked, if it is that
         return threading.get_ident() != self._thread_id or self._task() >= 0
 
     def after(self, function: Callable[[], object]) -> None:
@@ -52,11 +55,11 @@ class BackwardPasses:
     def _begins(self) -> Callable[[object], None] | None:
         if threading.get_ident() != self._thread_id:
             return None
-        self._depth += 1
+        self.depth += 1
         return self._ended
 
     def _ended(self, result: object) -> None:
-        self._depth -= 1
+        self.depth -= 1
         if self._waiting:
             self._call_waiting()
 

@@ -23,7 +23,7 @@ from types import MethodType
 from typing import Any, ParamSpec, TypeVar
 from weakref import WeakMethod
 
-from perfkit.base.uninterrupted import hear, raised_by_handler
+from perfkit.base.uninterrupted import hear, raised_by_handler, surely
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -123,6 +123,17 @@ class Instrument:
             yield
         except Exception as error:
             self.caught(error, during)
+
+    def take_back(self, undo: list[Callable[[], object]]) -> None:
+        """Call and forget all of these, whatever fails, and where Ctrl-C comes meanwhile, too."""
+
+        def all_of_it() -> None:
+            while undo:
+                with self.guard("ending"):
+                    undo.pop(0)()
+
+        with self.guard("ending"):
+            surely(all_of_it)
 
     @contextmanager
     def around(self, ours: AbstractContextManager[Any]) -> Iterator[None]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from perfkit.base.stand_in import CallEnd, Calls, Listeners, stand_in
+from perfkit.base.stand_in import Calls, Listeners, stand_in
 from perfkit.base.when_imported import when_imported
 
 # --- memory -------------------------------------------------------------------------------
@@ -140,16 +140,17 @@ def without_dispatch_modes() -> AbstractContextManager[Any]:
 def without_modes() -> AbstractContextManager[Any]:
     """No dispatch or function mode sees what is called within; costs next to nothing without one.
 
-    Hides ``torch._C._len_torch_dispatch_stack``.
+    Hides ``torch._C._len_torch_dispatch_stack`` and ``DisableTorchFunction``.
     """
     import torch
 
-    if not torch._C._len_torch_dispatch_stack():
-        return without_torch_function()
-    stack = contextlib.ExitStack()
-    stack.enter_context(without_torch_function())
-    stack.enter_context(without_dispatch_modes())
-    return stack
+    without: AbstractContextManager[Any] = torch._C.DisableTorchFunction()
+    if torch._C._len_torch_dispatch_stack():
+        stack = contextlib.ExitStack()
+        stack.enter_context(without)
+        stack.enter_context(without_dispatch_modes())
+        return stack
+    return without
 
 
 def leave_dispatch_mode(mode: Any) -> None:
@@ -636,17 +637,13 @@ def module_hook_switch(
     )
 
 
-def watch_compiled_modules(begins: Callable[[Any], CallEnd | None]) -> Callable[[], None]:
+def _install_compiled_listeners(calls: Calls) -> Callable[[], None]:
     """Call ``begins(module)`` before what ``torch.compile(module)`` returned runs.
 
     What it returns is called at the end; neither may raise. Returns how to stop. Such a module
     warns of global hooks: ``begins`` turns them off. Hides
     ``torch._dynamo.eval_frame.OptimizedModule.__call__``.
     """
-    return _compiled_listeners.add(begins)
-
-
-def _install_compiled_listeners(calls: Calls) -> Callable[[], None]:
     undo: list[Callable[[], None]] = []
 
     def install() -> None:
@@ -675,17 +672,13 @@ def _undo_all(undo: list[Callable[[], None]]) -> None:
         undo.pop()()
 
 
-def watch_storage_resize(listener: Callable[[Any], None]) -> Callable[[], None]:
+def _install_resize_listeners(calls: Calls) -> Callable[[], None]:
     """Call ``listener(storage)`` after each ``UntypedStorage.resize_``; returns how to stop.
 
     That method (with which FSDP frees and refills its shards) is not an operator, so no mode sees
     it. ``torch.UntypedStorage`` inherits it from ``torch._C.StorageBase``: while
     there is a listener, the class has its own method in front of it.
     """
-    return _resize_listeners.add(listener)
-
-
-def _install_resize_listeners(calls: Calls) -> Callable[[], None]:
     import torch
 
     def resize_(storage: Any, size: int) -> Any:
@@ -696,16 +689,12 @@ def _install_resize_listeners(calls: Calls) -> Callable[[], None]:
     return stand_in(torch.UntypedStorage, "resize_", resize_)
 
 
-def watch_swapped_tensors(begins: Callable[[Any, Any], CallEnd | None]) -> Callable[[], None]:
+def _install_swap_listeners(calls: Calls) -> Callable[[], None]:
     """Call ``begins(a, b)`` before each ``torch.utils.swap_tensors``; returns how to stop.
 
     ``Module.to`` swaps the parameters of some kinds of tensors (DTensor, quantized ones), of all
     where ``torch.__future__`` says so. It refuses tensors to which there are weak references.
     """
-    return _swap_listeners.add(begins)
-
-
-def _install_swap_listeners(calls: Calls) -> Callable[[], None]:
     import torch
 
     original: Any = torch.utils.swap_tensors
@@ -806,18 +795,6 @@ def profiler_label(name: str) -> AbstractContextManager[Any]:
     return label
 
 
-def watch_profiler_starts(listener: Callable[[], None]) -> Callable[[], None]:
-    """Call ``listener()`` just before any of torch's profilers starts; returns how to stop.
-
-    If it raises, that profiler does not start. Hides ``_prepare_profiler``
-    and ``_enable_profiler`` of ``torch.autograd.profiler``, through which
-    ``torch.profiler`` goes as well, and ``_enable_profiler_legacy`` of
-    ``torch.autograd.profiler_legacy``: these names are replaced in their modules while
-    there is a listener.
-    """
-    return _profiler_listeners.add(listener)
-
-
 def profiler_runs_here() -> bool:
     """``torch._C._autograd._profiler_enabled``: whether this thread's profiler is actually running.
 
@@ -889,6 +866,14 @@ def _list_of_tensors(value: Any) -> list[tuple[tuple[int, ...], str]] | None:
 
 
 def _install_profiler_listeners(calls: Calls) -> Callable[[], None]:
+    """Call ``listener()`` just before any of torch's profilers starts; returns how to stop.
+
+    If it raises, that profiler does not start. Hides ``_prepare_profiler``
+    and ``_enable_profiler`` of ``torch.autograd.profiler``, through which
+    ``torch.profiler`` goes as well, and ``_enable_profiler_legacy`` of
+    ``torch.autograd.profiler_legacy``: these names are replaced in their modules while
+    there is a listener.
+    """
     import importlib
 
     undo: list[Callable[[], None]] = []
@@ -909,9 +894,7 @@ def _install_profiler_listeners(calls: Calls) -> Callable[[], None]:
 # --- experiment ---------------------------------------------------------------------------
 
 
-def watch_loader_iterators(
-    begins: Callable[[bool, Any], CallEnd | None],
-) -> Callable[[], None]:
+def _install_loader_listeners(calls: Calls) -> Callable[[], None]:
     """Call ``begins(is_batch, source)`` before every fetch of a DataLoader.
 
     What it returns is called at the end, with what was fetched. A fetch is a batch (``__next__``,
@@ -919,10 +902,6 @@ def watch_loader_iterators(
     is the loader). Neither may raise. Returns how to stop.
     Hides ``torch.utils.data.dataloader._BaseDataLoaderIter``.
     """
-    return _loader_listeners.add(begins)
-
-
-def _install_loader_listeners(calls: Calls) -> Callable[[], None]:
     from torch.utils.data import dataloader
 
     iterator: Any = dataloader._BaseDataLoaderIter
@@ -953,17 +932,6 @@ def _install_loader_listeners(calls: Calls) -> Callable[[], None]:
     return functools.partial(_undo_all, undo)
 
 
-def watch_saves(begins: Callable[[], CallEnd | None]) -> Callable[[], None]:
-    """Call ``begins()`` before a checkpoint is written, and what it returns at the end.
-
-    Returns how to stop. Seen are ``torch.save``; ``save`` and ``async_save`` of
-    ``torch.distributed.checkpoint`` (of the latter what its caller waits for); and
-    ``safetensors.torch.serialize_file``, through which its ``save_file`` goes; the last two as soon
-    as they are imported. A name bound before (``from torch import save``) is not seen.
-    """
-    return _save_listeners.add(begins)
-
-
 _SAVES = {
     "torch": ("save",),
     "torch.distributed.checkpoint": ("save", "async_save"),
@@ -972,6 +940,13 @@ _SAVES = {
 
 
 def _install_save_listeners(calls: Calls) -> Callable[[], None]:
+    """Call ``begins()`` before a checkpoint is written, and what it returns at the end.
+
+    Returns how to stop. Seen are ``torch.save``; ``save`` and ``async_save`` of
+    ``torch.distributed.checkpoint`` (of the latter what its caller waits for); and
+    ``safetensors.torch.serialize_file``, through which its ``save_file`` goes; the last two as soon
+    as they are imported. A name bound before (``from torch import save``) is not seen.
+    """
     undo: list[Callable[[], None]] = []
 
     def install(module_name: str) -> None:
@@ -1094,29 +1069,33 @@ def around_backward(context: Callable[[], Any]) -> Callable[[], None]:
     return stop
 
 
-def watch_backward(begins: Callable[[], CallEnd | None]) -> Callable[[], None]:
+def _install_backward_listeners(calls: Calls) -> Callable[[], None]:
     """Call ``begins()`` before every backward pass, and what it returns at its end.
 
     Neither may raise. Returns how to stop. Hides ``torch.autograd._engine_run_backward``,
     through which ``Tensor.backward`` and ``torch.autograd.grad`` go.
     """
-    return _backward_listeners.add(begins)
-
-
-def _install_backward_listeners(calls: Calls) -> Callable[[], None]:
     from torch import autograd
 
     name = "_engine_run_backward"
     return stand_in(autograd, name, calls.around(getattr(autograd, name)))
 
 
+# How to listen; what a listener is told says the docstring of what installs it.
 _resize_listeners = Listeners(_install_resize_listeners)
+watch_storage_resize = _resize_listeners.add
 _swap_listeners = Listeners(_install_swap_listeners)
+watch_swapped_tensors = _swap_listeners.add
 _profiler_listeners = Listeners(_install_profiler_listeners)
+watch_profiler_starts = _profiler_listeners.add
 _loader_listeners = Listeners(_install_loader_listeners)
+watch_loader_iterators = _loader_listeners.add
 _save_listeners = Listeners(_install_save_listeners)
+watch_saves = _save_listeners.add
 _compiled_listeners = Listeners(_install_compiled_listeners)
+watch_compiled_modules = _compiled_listeners.add
 _backward_listeners = Listeners(_install_backward_listeners)
+watch_backward = _backward_listeners.add
 
 
 def without_torch_function() -> AbstractContextManager[Any]:

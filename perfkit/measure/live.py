@@ -25,7 +25,7 @@ import numpy as np
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.stand_in import stand_in
-from perfkit.base.uninterrupted import Uninterrupted, surely
+from perfkit.base.uninterrupted import Uninterrupted
 from perfkit.base.user_code import is_user_code, tells_something
 from perfkit.measure.memory_looks import MemoryLook, look, own_rise
 
@@ -218,7 +218,7 @@ class Live:
     def __init__(self, is_ours: Callable[[], bool]) -> None:
         self._instrument = Instrument("the look at the run's objects", switch_off=self._silence)
         self._thread_id = 0
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
         self._asked: Callable[[Live], None] | None = None
         self.looks = False
         self._due = 1
@@ -278,14 +278,7 @@ class Live:
             with self._instrument.guard("the last look"):
                 self._look()
         self._silence()
-        undo, self._undo = self._undo, []
-
-        def all_of_it() -> None:
-            for call in undo:
-                with self._instrument.guard("ending"):
-                    call()
-
-        surely(all_of_it)
+        self._instrument.take_back(self._undo)
         # a cycle would keep this, and what it met, until the collector runs
         self._asked, self._is_ours = None, bool
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
-from perfkit.base.uninterrupted import Uninterrupted, surely
+from perfkit.base.uninterrupted import Uninterrupted
 from perfkit.measure.outer_calls import OuterCalls
 
 if TYPE_CHECKING:
@@ -90,9 +90,9 @@ class Phases:
         self.is_on = False
         self._instrument = Instrument("the phases of the steps", switch_off=self._silence)
         self._thread_id = 0
-        self._undo: list[Callable[[], None]] = []
-        self._may_go: tuple[Callable[[], None], ...] = ()
-        self._may_rest: tuple[Callable[[], None], ...] = ()
+        self._undo: list[Callable[[], object]] = []
+        self._may_go: tuple[Callable[[], object], ...] = ()
+        self._may_rest: tuple[Callable[[], object], ...] = ()
         self._ns = [0] * _N
         self._phase = _OTHER
         self._stack: list[int] = []
@@ -246,14 +246,8 @@ class Phases:
 
     def _unhook(self) -> None:
         self._thread_id, self.is_on = 0, False
-        with self._instrument.guard("ending"):
-            surely(self._unhook_all)
-
-    def _unhook_all(self) -> None:
-        undo, self._undo, self._may_go, self._may_rest = self._undo, [], (), ()
-        for call in undo:
-            with self._instrument.guard("ending"):
-                call()
+        self._instrument.take_back(self._undo)
+        self._may_go = self._may_rest = ()
         self._end_fetch_event = self._leave_event = _nothing
 
     def rest(self) -> None:

@@ -114,7 +114,7 @@ def test_closed_within_a_pass_it_sees_its_end_and_no_later_one(passes: BackwardP
 def test_a_pass_whose_end_was_not_seen_does_not_go_on_for_ever() -> None:
     instrument = Instrument("a test")
     passes = BackwardPasses(instrument)
-    passes._depth = 1  # as where `_ended` has failed
+    passes.depth = 1  # as where `_ended` has failed
     called: list[str] = []
     passes.after(lambda: called.append("at once"))
     _pass(lambda: passes.after(lambda: called.append("after a pass")))

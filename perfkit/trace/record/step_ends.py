@@ -68,8 +68,10 @@ class StepEnds:
 
     def start(self) -> None:
         """Begin, in the thread whose steps count."""
+        import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
+        self._is_compiling = torch.compiler.is_compiling
         self._thread_id = threading.get_ident()
         self._graph_task = torch_compat.graph_task_id_reader()
         self._passes = BackwardPasses(self._instrument)
@@ -110,24 +112,20 @@ class StepEnds:
                 one.facts = optimizer_facts(optimizer)
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        import torch
-
         # the step is being traced or captured, not run
-        if torch.compiler.is_compiling() or is_capturing():
+        if self._is_compiling() or is_capturing():
             return
-        if threading.get_ident() != self._thread_id:
-            # a backward pass, which CUDA runs in threads of its own, is recorded
-            if self._graph_task() < 0:
-                self.n_foreign += 1
-                return
-            if not self.inside_pass:
-                return
-        if not self.inside_pass:
+        passes = self._passes
+        inside = passes is not None and passes.depth > 0 and passes.inside
+        is_foreign = threading.get_ident() != self._thread_id
+        if is_foreign and self._graph_task() < 0:
+            self.n_foreign += 1
+        elif inside:  # … in a thread of CUDA's, too, where it runs backward passes
+            if not self._stepped_in_pass:
+                self.after_pass(self._pass_ended)
+            self._stepped_in_pass[id(optimizer)] = optimizer
+        elif not is_foreign:
             self._run(self._one_stepped, optimizer)
-            return
-        if not self._stepped_in_pass:
-            self.after_pass(self._pass_ended)
-        self._stepped_in_pass[id(optimizer)] = optimizer
 
     def _pass_ended(self) -> None:
         """Optimizers have stepped in hooks of this pass: the step ends with it."""
