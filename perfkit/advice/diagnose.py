@@ -49,8 +49,9 @@ class Diagnosis:
         doubts: that the machine was busy or held back, to be said after it.
         is_one_sided: whether only the host's work was recorded, or only the device's, so that what
             bounds the step is not known.
-        step_ms: how long a step takes: the median, or what the device works on it where the host
-            runs ahead.
+        step_ms: what all shares are of: the median step without the profiler, else the mean of
+            the recorded ones; no less than the device works on it.
+        is_ahead: whether the device works on a step for longer than the host.
     """
 
     bound_by: str
@@ -62,6 +63,7 @@ class Diagnosis:
     is_one_sided: bool = False
     verdict: str = ""
     step_ms: float = 0.0
+    is_ahead: bool = False
 
     @property
     def headline(self) -> str:
@@ -70,7 +72,7 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """This diagnosis as plain JSON types."""
-        return fields(self, without=("is_one_sided",))
+        return fields(self, without=("is_one_sided", "is_ahead"))
 
 
 def diagnose(
@@ -161,7 +163,8 @@ def diagnose(
         tuple(doubts),
         is_one_sided,
         verdict,
-        case.works_us / 1e3 if _is_ahead(step, case) else step.median,
+        case.step_us / 1e3,
+        _is_ahead(step, case),
     )
 
 
@@ -491,13 +494,10 @@ def _sentence(bound: _Bound, case: Case) -> str:
             n=fmt_count(round(bound.n)),
         )
     )
-    if is_unknown and bound.part == "driver":
-        return f"{words}; the device's work was not recorded ({case.unseen_device})"
     if is_unknown:
-        return (
-            "What takes the time is not known: the device's work was not recorded "
-            f"({case.unseen_device}); on the host, {words}"
-        )
+        unseen = f"the device's work was not recorded ({case.unseen_device})"
+        told = f"What takes the time is not known: {unseen}; on the host, {words}"
+        return f"{words}; {unseen}" if bound.part == "driver" else told
     if bound.part == "compute":
         for one in () if case.on_device else case.operators[:1]:
             alone = one.self_us / case.wall_us

@@ -100,7 +100,7 @@ def _figure(p: Profile) -> str:
 def _doubts(p: Profile) -> tuple[Doubt, ...]:
     """What the machine did meanwhile; a sentence's beginning is its chip."""
     chips = []
-    if p.diagnosis.step_ms > p.step.median:
+    if p.diagnosis.is_ahead:
         ahead = f"the host ran ahead: its own median is {fmt_ms(p.step.median)} a step"
         chips.append(Doubt("host ran ahead", f"The step is the device's; {ahead}."))
     for sentence in p.diagnosis.doubts:
@@ -371,7 +371,8 @@ def _bars(b: Breakdown, of: Profile | None = None) -> tuple[Bar, ...]:
     steps, words = chosen.breakdown, chosen.words
     host_ms = device_ms = statistics.fmean(steps.wall_ms)
     if of is not None:
-        host_ms, device_ms = of.step.median, of.diagnosis.step_ms
+        device_ms = of.diagnosis.step_ms
+        host_ms = of.step.median if of.diagnosis.is_ahead else device_ms
         words = "all of it" if of.is_piece else f"shares: {words}"
     host = _segments(_without_unused(steps.shares()), host_ms)
     bars = [Bar(f"Host ({fmt_ms(host_ms)}; {words})", host)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from dataclasses import fields
 from pathlib import Path
 
@@ -55,6 +56,18 @@ def test_the_step_is_as_long_everywhere(program: str) -> None:
     assert said is not None
     shown_ms = float(said[1]) * (1e-3 if said[2] == "µs" else 1)
     assert shown_ms == pytest.approx(works_ms, rel=0.01)
+
+
+def test_uneven_steps_of_a_file_are_as_long_everywhere() -> None:
+    """What is paid: the mean, of which the shares are."""
+    profile = explain(load(TRACES / "h200_workers_pageable.json.gz"))
+    mean_ms = statistics.fmean(profile.breakdown.wall_ms)
+    assert mean_ms > 1.05 * profile.step.median
+    assert profile.diagnosis.step_ms == pytest.approx(mean_ms)
+    assert profile.waterfall is not None
+    assert profile.waterfall.step_ms == pytest.approx(mean_ms)
+    assert f"{mean_ms:.1f} ms a step" in str(profile)
+    assert f"Host ({mean_ms:.1f} ms" in profile.to_text()
 
 
 @pytest.mark.parametrize("program", OWN_MS)

@@ -45,7 +45,7 @@ def test_shares_are_those_of_all_steps_and_a_spread_is_said() -> None:
     lane = said.bars[0]
     shown = {s.label: s.value for s in lane.segments}
     assert shown["optimizer"] / sum(shown.values()) == pytest.approx(1_920 / 9_920)
-    assert sum(shown.values()) == pytest.approx(profile.step.median)
+    assert sum(shown.values()) == pytest.approx(profile.diagnosis.step_ms)
     assert "the mean of all 8 steps" in lane.title
     assert "steps are uneven: 1.02 ms to 1.90 ms" in profile.diagnosis.sentence
     assert profile.diagnosis.sentence.startswith("Compute-bound: 100 % of each step")

@@ -64,8 +64,8 @@ def dataloader(case: Case) -> Iterator[Finding]:
     loads = sum(of_function.values()) if seen else 1.0
     cause = None if alone else loader_cause(case.facts.loading, lost=lost, loads=loads)
     if cause is None and case.on_device:
-        idle = fmt_share(case.idle["data"])
-        evidence.insert(1, f"meanwhile the device is idle for {idle} of each step")
+        idle = f"idle for {fmt_share(case.idle['data'])} of each step"
+        evidence.insert(1, f"meanwhile the device is {idle}")
     if cause is not None:
         name, title, what_to_do = RULE_OF_CAUSE[cause.kind], cause.title, cause.what_to_do
         evidence += (*cause.evidence, *cause.doubts)
