@@ -12,7 +12,7 @@ import pytest
 from perfkit.advice.profile import Profile, explain
 from perfkit.trace import load
 from perfkit.trace.record.facts import Facts
-from perfkit.trace.record.lines import NO_LINES
+from perfkit.trace.record.lines import NO_LINES, Line, LineSamples
 from perfkit.trace.record.recording import Cost, Recording
 from perfkit.trace.record.step_log import Coverage
 
@@ -21,16 +21,21 @@ TRACES = Path(__file__).parents[1] / "golden" / "traces"
 OWN_MS = {"gpt_launch": 13.5, "metrics_cpu": 1.75, "scaler_clip": 4.72, "workers_pageable": 40.1}
 
 
-def _beside(program: str) -> Profile:
-    """Recorded steps, and later ones without the profiler, as one run has them."""
+def _beside(program: str, *, line: str = "", n: int = 0, during: str = "") -> Profile:
+    """Recorded steps, and later ones without the profiler, as one run has them.
+
+    With n samples of a line, taken while an operator of that name ran.
+    """
     trace, own_ms = load(TRACES / f"h200_{program}.json.gz"), OWN_MS[program]
+    at_ns = trace.start_ns[trace.named(lambda name: during in name)][:n].tolist()
+    sampled = Line("train.py", 7, "train.py:7", "step", line, n, 1.0, False, "torch")
     covered = Coverage(**{field.name: 0 for field in fields(Coverage)})
     recording = Recording(
         trace,
         n_steps_seen=40,
         n_steps_profiled=8,
         cost=Cost(1.5 * own_ms, own_ms, 6, 30, 0.1, 0.1, len(trace)),
-        lines=NO_LINES,
+        lines=LineSamples((sampled,), n, tuple((at, 0) for at in at_ns)) if n else NO_LINES,
         worker_lines=NO_LINES,
         process_lines=NO_LINES,
         facts=Facts(),
@@ -77,3 +82,12 @@ def test_no_part_of_the_idle_time_is_more_than_all_of_it(program: str) -> None:
     text = " ".join(line for one in profile.diagnosis.findings for line in one.evidence)
     idle = [float(n) for n in re.findall(r"idles? for ([\d.]+) %", text)]
     assert sum(idle) <= 100 * profile.device_shares["idle"] + 1
+
+
+@pytest.mark.parametrize(("n", "line"), [(9, "train.py:7: loss.backward()"), (3, None)])
+def test_the_line_that_launches_is_the_samples_line(n: int, line: str | None) -> None:
+    """Most launches of this model come from the backward pass; three samples show no line."""
+    told = _beside("gpt_launch", line="loss.backward()", n=n, during="evaluate_function: Addmm")
+    found = next(f for f in told.diagnosis.findings if f.rule == "launch-bound")
+    assert found.line == line
+    assert "come from the backward pass" in found.title

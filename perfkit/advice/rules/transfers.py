@@ -26,7 +26,7 @@ _LEAST_SYNC = 0.05
 _LEAST_SHARE, _LEAST_SEARCH = 0.15, 0.1
 
 # Python between two operators takes a smaller share of a step.
-_LONG_GAP = 0.1
+_LONG_GAP, _MOST, _LEAST_SAMPLES = 0.1, 0.5, 5
 _AVERAGE = (
     "averages, weights = list(ema.parameters()), list(model.parameters())  # once\n"
     "torch._foreach_lerp_(averages, weights, 1 - decay)  # all at once"
@@ -220,7 +220,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         what_to_do = 'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs'
     # a graph of the step leaves the host nothing to do between kernels; what takes long is not that
     long = case.outside_of_torch.longer_than(int(_LONG_GAP * case.wall_us / case.n_steps * 1e3))
-    sampled = case.lines_in(parts).by_line()
+    seen = (x for x in case.lines_in(parts).by_line() if x.n_samples >= _LEAST_SAMPLES)
     between = max(case.idle["host"] - case.idle_in(long), 0.0)
     share = lost + between + case.idle["driver"] + case.idle["kernels"]
     yield found(
@@ -230,7 +230,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         f"{what_to_do}\n# or larger batches: the same launches carry more work",
         cures=("launch",),
         share=max(share - case.idle_in(loops), 0.0),
-        line=sampled[0].shown if sampled else line,
+        line=next((x.shown for x in seen if x.share > _MOST), line),
     )
 
 
