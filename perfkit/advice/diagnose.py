@@ -564,8 +564,8 @@ def _gaps(case: Case, part: str) -> str:
     sat = case.sitting("queued")
     meanwhile = "" if sat is None else f"; meanwhile the host sat in {sat.words()}"
     return (
-        f"Work is queued: in {part} of each step the device idles although the host has launched "
-        f"its work{meanwhile}; the trace does not show what held the device"
+        f"For {part} of each step the device idles though work is queued{meanwhile}; the trace "
+        "does not show what held the device"
     )
 
 

@@ -994,6 +994,7 @@ def test_a_host_that_sits_in_a_copy_is_named_whatever_was_queued() -> None:
     """As in a trace of SGLang's decoding: a kernel was queued, and 463 ms later it began."""
     held = _diagnosis(_sits_in_a_copy(queued=True))
     assert held.bound_by == "gaps"
+    assert held.verdict.endswith(" the device idles though work is queued.")  # not: idles, in all
     assert "the host sat in hipMemcpyWithStream for 463 ms" in held.sentence
     assert "does not show what held the device" in held.sentence
     assert [f.rule for f in held.findings] == ["held-device"]
