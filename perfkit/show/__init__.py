@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from perfkit.base.errors import UsageError
 from perfkit.base.extras import needs
-from perfkit.base.scrub import scrub as _scrub
 from perfkit.show._as_text import as_text
 from perfkit.show.document import Document, document_for
 from perfkit.show.lookup import document
@@ -71,10 +70,11 @@ def markdown(obj: Any, *, scrub: bool = True) -> str:
     Raises:
         UsageError: ``obj`` is not a result, so it has no document.
     """
+    from perfkit.base.scrub import scrub as scrubbed
     from perfkit.show._as_markdown import as_markdown
 
     said = _needed(obj)
-    return as_markdown(_scrub(said) if scrub else said)  # escaped, a token has another shape
+    return as_markdown(scrubbed(said) if scrub else said)  # escaped, a token has another shape
 
 
 def figure(obj: Any) -> Figure:

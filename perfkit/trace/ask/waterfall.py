@@ -40,7 +40,6 @@ from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
 from perfkit.trace.ask import question
 from perfkit.trace.ask.breakdown import device_layers, device_step_us, host_layers
-from perfkit.trace.ask.idle import idle_causes
 from perfkit.trace.ask.set_up import set_up
 from perfkit.trace.read.columns import (
     DEVICE_CATEGORIES,
@@ -493,6 +492,8 @@ def _lanes(trace: Trace, steps: Steps, host: Mapping[str, Intervals], far: Limit
     if not device:
         counted_us = _operators_us(trace, steps, host) if far is None else far.counted_us
         return _on_the_host(far, counted_us, own, lengths, paced, tuple(doubts))
+    from perfkit.trace.ask.idle import idle_causes
+
     lane: dict[str, int] = {"communication": int(cells[:, :, 1].sum())}
     lane["copy"] = int(cells[:, :, 2].sum())
     idle = idle_causes(trace, steps)
