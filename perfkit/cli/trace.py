@@ -33,7 +33,7 @@ key ends in _ms):
   findings[]                rule, sentence, evidence[], what_to_do, gain_at_most (1.4: at most
                             1.4 times as fast; 1: no gain in time; 10: over 10 times at best; null
                             without a device), formula, lesson (null without a course that has
-                            one), line; largest first
+                            one), line; in the order to try
   syncs[]                   op, file, line (null without stacks), line_is (call, def where only the
                             function's first line was recorded, or null), count, cost_us, call,
                             copy, is_transfer; all steps together

@@ -79,7 +79,8 @@ def test_a_loop_over_weights_has_a_remedy_of_its_own() -> None:
     found = {one["rule"]: one for one in _found(perfkit.open_trace(_step(90).json()))}
     assert "torch._foreach_lerp_" in found["tensor-loop"]["what_to_do"]
     assert "180 operations in place per step" in found["tensor-loop"]["evidence"][0]
-    # what the loop launches is not the model's
+    # what the loop launches is not the model's, nor is what it takes
+    assert "loops over tensors left out" in found["launch-bound"]["evidence"][0]
     assert "80 of 320 come from the forward pass" in found["launch-bound"]["sentence"]
     assert next(iter(found)) == "tensor-loop"
 

@@ -201,12 +201,16 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     lost = case.idle["launch"]
     if lost < _LEAST_SHARE or not case.joins_launches:
         return
-    # loops over tensors have a cure of their own
-    looping, has_cure = update_loop(case)
+    looping, has_cure = update_loop(case)  # loops over tensors have a cure of their own
     loops = joined((tensor_loops(case.trace, case.steps)[0], *[looping] * bool(has_cure)))
     words, parts, line = launched_from(case.trace, case.steps, loops)
+    # a graph of the step leaves the host nothing to do between kernels; what takes long is not that
+    long = case.outside_of_torch.longer_than(int(_LONG_GAP * case.wall_us / case.n_steps * 1e3))
+    share = lost + max(case.idle["host"] - case.idle_in(long), 0.0) - case.idle_in(loops)
+    share = max(share + case.idle["driver"] + case.idle["kernels"], 0.0)
+    told = [f"the device idles for {fmt_share(share)} of each step while the host calls operators"]
+    told[0] += ", loops over tensors left out" * bool(len(loops))
     took_us = case.trace.dur_us[case.kernels]
-    told = [f"the device idles for {fmt_share(lost)} of each step while the host runs operators"]
     if len(took_us):
         n = plural(len(took_us) / case.n_steps, "kernel")
         told += [f"{n} per step, half of them shorter than {fmt_us(float(np.median(took_us)))}"]
@@ -218,18 +222,14 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         )
     else:
         what_to_do = 'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs'
-    # a graph of the step leaves the host nothing to do between kernels; what takes long is not that
-    long = case.outside_of_torch.longer_than(int(_LONG_GAP * case.wall_us / case.n_steps * 1e3))
     seen = (x for x in case.lines_in(parts).by_line() if x.n_samples >= _LEAST_SAMPLES)
-    between = max(case.idle["host"] - case.idle_in(long), 0.0)
-    share = lost + between + case.idle["driver"] + case.idle["kernels"]
     yield found(
         "launch-bound",
         f"The device waits for launches: {words}",
         told,
         f"{what_to_do}\n# or larger batches: the same launches carry more work",
         cures=("launch",),
-        share=max(share - case.idle_in(loops), 0.0),
+        share=share,
         line=next((x.shown for x in seen if x.share > _MOST), line),
     )
 
