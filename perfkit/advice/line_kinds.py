@@ -72,6 +72,14 @@ SAVING = LineKind(
     libraries="h5py zarr pickle json requests urllib fsspec safetensors pyarrow zipfile tarfile "
     "shutil pathlib",
 )
+WRITES = LineKind(
+    "writing a file from its beginning",
+    "self.file = open(path, 'a')  # once, and kept open\n"
+    "self.file.write(row)  # only what is new, not all rows again\n"
+    "# or rarely, in a thread alongside the model",
+    title="A file is opened and written from its beginning each time",
+    pattern=r"\bopen\([^()]*[\"'][wx][bt]?[\"']|\.writerows\(",
+)
 IMAGES = LineKind(
     "decoding images",
     "img = Image.open(path)\n"
@@ -163,6 +171,14 @@ PAIRS = LineKind(
     "# or a part of the rows at a time:\nfor rows in x.split(64):\n    ...",
     pattern=r"\[[^\]\[]*\bNone\b[^\]\[]*\]",
 )
+DIFFERENCES = LineKind(
+    "differences of all pairs",
+    "# distances by a matrix product, |a|² + |b|² - 2ab, without a tensor of all differences:\n"
+    "squared = torch.cdist(a, b).pow(2)",
+    title="All pairs are subtracted number by number, in a tensor of n × m × d",
+    pattern=r"(\.unsqueeze\(-?\d\)|\[[^\]\[]*\bNone\b[^\]\[]*\])\s*-\s*[\w.]+(\.unsqueeze\(|"
+    r"\[[^\]\[]*\bNone\b)",
+)
 GATHERS = LineKind(
     "rows taken at random places by an index",
     "# data in the host's memory: gather the next batch in a worker, alongside the step:\n"
@@ -186,7 +202,7 @@ METRICS = LineKind(
     "metrics",
     "metric.update(prediction.detach(), target)  # in the loop; metric(...) would compute, too\n"
     "value = metric.compute()  # over all that came before: once, after the loop",
-    pattern=r"(?i)(^|[^a-z])(torch)?metrics?([^a-z]|$)|\baccuracy|\bf1_|confusion|\bauroc\b|roc_auc",
+    pattern=r"(?i)(^|[^a-z])(torch)?metrics?([^a-z)\]]|$)|\baccuracy|\bf1_|confusion|\bauroc\b|roc_auc",
 )
 # the same, known by its call where no name tells
 _COMPUTES = replace(METRICS, pattern=r"\.compute\(\)")
@@ -241,12 +257,16 @@ SHUFFLES = LineKind(
     pattern=r"\b(np|numpy)\.random\.choice\(.*replace\s*=\s*False|\bpermutation\([^()]*\)\[|"
     r"\brandperm\([^()]*\)\[",
 )
+#: Lines that issue no operators of torch.
+WITHOUT_TORCH = frozenset(
+    (SLEEP, WAITING, OPENS, UNPACKS, WRITES, SAVING, IMAGES, IMAGE_CHANGES, FRAMES, SHUFFLES)
+)
 # Known by the library's function that a line is mostly in, too.
 BY_LIBRARY = (DISTRIBUTIONS, PARAMETRIZED)
 # What a line's text tells, asked in this order: Image.open decodes what it reads.
 _BY_TEXT = (
-    _COMPUTES, *BY_LIBRARY, SHUFFLES, PICKS, FRAMES, FROM_A_LIST, GROWS, LOGGING, IMAGES,
-    IMAGE_CHANGES, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD, GATHERS, PAIRS,
+    _COMPUTES, *BY_LIBRARY, SHUFFLES, PICKS, FRAMES, FROM_A_LIST, GROWS, WRITES, LOGGING, IMAGES,
+    IMAGE_CHANGES, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD, GATHERS, DIFFERENCES, PAIRS,
 )  # fmt: skip
 
 
@@ -260,7 +280,7 @@ def kind_of(line: Line, *, trains: bool) -> LineKind:
         return UNPACKS
     by_text = kind_of_source(line.source, line.mostly)
     # what is read over a connection is a file to this code
-    if is_wait(line) and by_text not in (SAVING, IMAGES, IMAGE_CHANGES):
+    if is_wait(line) and by_text not in (SAVING, WRITES, IMAGES, IMAGE_CHANGES):
         return WAITING
     if by_text not in (OTHER, WAITING):
         return by_text

@@ -14,6 +14,7 @@ from perfkit.advice.line_kinds import (
     OTHER,
     SLEEP,
     WAITING,
+    WRITES,
     LineKind,
     kind_of_source,
 )
@@ -41,6 +42,11 @@ _EVALUATION = (
     "with torch.inference_mode():  # nothing is kept for a backward pass:\n"
     "    for x, y in loader:  # so larger batches fit\n        ...\n"
     "# and less often, or on a part of the set while the training runs"
+)
+_TOO_OFTEN = (
+    "# less often, or on a part of the set while the training runs:\n"
+    "if step % 500 == 0:  # or once an epoch\n"
+    "    validate(model, loader)  # under torch.inference_mode(), in larger batches"
 )
 _CHECKPOINT = (
     "# less often, and only what a restart needs: no data set, no settings that hold one\n"
@@ -87,7 +93,7 @@ def steps_grow(growth: Growth | None, busy: CpuContention | None) -> tuple[Findi
     gain, formula = amdahl(growth.share)
     kind = kind_of_source(growth.source)
     goes_back = kind is BACKWARD or growth.phase.endswith("in the backward pass")
-    known = kind in (GROWS, LOGGING, SLEEP, WAITING)
+    known = kind in (GROWS, LOGGING, SLEEP, WAITING, WRITES)
     more = f"{fmt_s(growth.seconds)} more, {fmt_share(growth.share)} of their time"
     below = f"; {fmt_share(growth.line_share)} of it below that line" if growth.place else ""
     return (

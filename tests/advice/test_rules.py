@@ -243,6 +243,26 @@ def test_image_decoding_is_told_from_its_neighbours(
     assert ("image-decode" in rules) is fires
 
 
+def test_lines_that_issue_no_operators_are_not_where_many_small_ones_come_from() -> None:
+    sim = Simulated()
+    for i in range(4):
+        sim.step(i, i * 12_000, 12_000)
+        for k in range(600):
+            sim.host("aten::mul", i * 12_000 + k * 20, 8)
+    lines = tuple(
+        dataclasses.replace(_line(text, n, 100, waiting=False, library="__main__"), line=at)
+        for at, (text, n) in enumerate([("writer.writerows(self.metrics)", 60), ("y = f(x)", 40)])
+    )
+    found = {f.rule: f for f in _diagnosis(sim, LineSamples(lines, 100)).findings}
+    assert "writerows" not in (found["tiny-ops"].line or "")
+    assert "metric" not in found["tiny-ops"].what_to_do
+    assert found[
+        "slow-line"
+    ].line == "data.py:0: writer.writerows(self.metrics)" or "writerows" in (
+        found["slow-line"].line or ""
+    )
+
+
 def test_one_kind_on_several_lines_of_a_data_set_is_one_finding_instead_of_workers() -> None:
     """No line of the four has a third of the time, and workers would only share the work."""
     rows = (f'{name} = self.table.iloc[i]["{name}"]' for name in ("a", "b", "c", "d"))
@@ -298,6 +318,7 @@ def _sampled(sim: Simulated, inside: dict[str, int], outside: dict[str, int]) ->
         ('picture = Image.open(path).convert("RGB").resize((8, 8))', "draft"),
         ("picture = cv2.imread(path)", "draft"),
         ("picture.save(path)", "torch.save"),
+        ('with open(self.path, "w", newline="") as f:', r"open\(path, 'a'\)"),
         ("ema.update(model)", "moving average|_foreach_lerp_"),
         ("acc = accuracy(y, target)", "metric.update"),
         ("value = self.metric.compute()", "once, after the loop"),
@@ -446,6 +467,8 @@ def test_calling_small_operators_is_no_logging() -> None:
         ("model_ema.update(model)", "EMA"),
         ("metrics.update(y, target)", "metrics"),
         ("decay = sum((p**2).sum() for p in model.parameters())", "a penalty on the weights"),
+        ("d = a.unsqueeze(1) - b.unsqueeze(0)", "All pairs are subtracted"),
+        ("d = a[:, None] - b[None]", "All pairs are subtracted"),
     ],
 )
 def test_what_counts_as_forward_is_told_as_what_it_is(text: str, said: str) -> None:
@@ -459,9 +482,9 @@ def test_what_counts_as_forward_is_told_as_what_it_is(text: str, said: str) -> N
         dataclasses.replace(_line("y = model(x)", 25, 40, waiting=False, library="torch"), line=2),
     )
     taken = ((at, 0),) * 15 + ((at, 1),) * 25
-    found = _finding(_diagnosis(sim, LineSamples(lines, 40, taken=taken)), "beside-the-model")
+    told = _diagnosis(sim, LineSamples(lines, 40, taken=taken)).findings
+    (found,) = (f for f in told if "15 line samples fall on such lines" in f.evidence[0])
     assert said in found.title
-    assert "15 line samples fall on such lines" in found.evidence[0]
 
 
 @pytest.mark.parametrize(

@@ -261,6 +261,16 @@ def _accumulating(*, forward_too: bool) -> None:
         torch.distributed.destroy_process_group()
 
 
+def _deterministic(fills: bool) -> None:
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = fills
+    try:
+        _train(_random(), _model())
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+
+
 def _generated(how: str) -> None:
     """All words so far in each call, only the new one, or texts sorted by their lengths."""
     model = nn.Embedding(50, 4).eval()
@@ -313,6 +323,11 @@ _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: _accumulating(forward_too=False),
         lambda: _accumulating(forward_too=True),
     ),
+    "empty-cache": (
+        lambda: _train(_random(), _model(), torch.cuda.empty_cache),
+        lambda: _train(_random(), _model()),
+    ),
+    "deterministic-fill": (lambda: _deterministic(True), lambda: _deterministic(False)),
     "no-kv-cache": (
         lambda: _generated("whole"),
         lambda: (_generated("cached"), _generated("sorted")),

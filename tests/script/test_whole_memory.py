@@ -58,8 +58,10 @@ def _mib(n: float = 2.0) -> torch.Tensor:
     return torch.ones(round(n * 2**18))
 
 
-def _train(after: Callable[[torch.Tensor], object] = bool) -> nn.Module:
-    model = nn.Linear(8, 2)
+def _train(
+    after: Callable[[torch.Tensor], object] = bool, model: nn.Module | None = None
+) -> nn.Module:
+    model = model or nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for _ in range(_STEPS):
         loss = model(torch.ones(4, 8)).square().mean()
@@ -92,6 +94,24 @@ def _sum_of_losses(keep: bool) -> None:
             total += loss.item()
 
     _train(note)
+
+
+class _OwnNorm(nn.Module):
+    running: torch.Tensor
+
+    def __init__(self, keep: bool) -> None:
+        super().__init__()
+        self.keep, self.out = keep, nn.Linear(8, 2)
+        self.register_buffer("running", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        variance = (_mib().requires_grad_() * 2).exp().mean()
+        self.running = 0.9 * self.running + (variance if self.keep else variance.detach())
+        return self.out(x)  # type: ignore[no-any-return]
+
+
+def _in_a_buffer(keep: bool) -> None:
+    _train(model=_OwnNorm(keep))
 
 
 def _tensors(keep: bool) -> None:
@@ -197,6 +217,7 @@ def _workers(keep: bool) -> None:
     [
         (_graphs, "graphs-kept", "losses.append("),
         (_sum_of_losses, "graphs-kept", "total = total + loss"),
+        (_in_a_buffer, "graphs-kept", "self.running = 0.9"),
         (_tensors, "tensors-kept", "outputs.append("),
         (_objects, "objects-kept", "history.append("),
         (_chain, "memory-grows", ""),

@@ -81,7 +81,7 @@ def dataloader(case: Case) -> Iterator[Finding]:
         if most >= share / 2 and not name_of.startswith(("__", "<")):
             what_to_do += (
                 f"\n# {fmt_share(most)} of the time is in {name_of}(): what is the same there for "
-                "each\n# example, make once (functools.cache, __init__)"
+                "each\n# example, make once (in __init__; lru_cache(8))"
             )
         if cores is not None and cores <= _FEW_CORES:
             evidence.append(

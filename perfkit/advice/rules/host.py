@@ -18,6 +18,7 @@ from perfkit.advice.line_kinds import (
     OTHER,
     SLEEP,
     WAITING,
+    WITHOUT_TORCH,
     beside_the_model,
     kind_of,
 )
@@ -259,7 +260,12 @@ def _issued_at(case: Case) -> _Place | None:
 
     Operators alone do not show which code calls them.
     """
-    lines = [x for x in case.lines.by_line() if not x.in_data_wait and not _PASSES.search(x.source)]
+    lines = [
+        x
+        for x in case.lines.by_line()
+        if not (x.in_data_wait or _PASSES.search(x.source))
+        and kind_of(x, trains=case.trains) not in WITHOUT_TORCH
+    ]
     n = sum(x.n_samples for x in lines)
     least = max(_LEAST_SAMPLES, n / 4)
     of = Counter[tuple[str, str]]()

@@ -10,6 +10,7 @@ from perfkit.advice.findings import Finding, found
 from perfkit.advice.line_kinds import (
     BACKWARD,
     BY_LIBRARY,
+    DIFFERENCES,
     OPENS,
     OTHER,
     LineKind,
@@ -115,11 +116,13 @@ def _at_this_line(case: Case, top: Line, of_what: str) -> Finding:
 
 @rule
 def of_a_kind(case: Case) -> Iterator[Finding]:
-    """Lines in forward that are no model, and lines in the wait for data of a kind with a cure."""
+    """Lines in forward that are no model; of those and of loading, lines of a kind with a cure."""
     inside = case.lines_in(case.in_forward)
     of: dict[LineKind, list[Line]] = {}
     for line in inside.by_line():
         kind = None if line.in_data_wait else beside_the_model(line, trains=case.trains)
+        if kind is None and DIFFERENCES.fits(line.source):
+            kind = DIFFERENCES
         if kind is not None:
             of.setdefault(kind, []).append(line)
     for line in (x for x in case.lines.by_line() if x.in_data_wait):
@@ -127,11 +130,12 @@ def of_a_kind(case: Case) -> Iterator[Finding]:
         if kind.title:
             of.setdefault(kind, []).append(line)
     for kind, lines in of.items():
-        n = sum(x.n_samples for x in lines)
-        if kind.title:
+        n, is_data = sum(x.n_samples for x in lines), lines[0].in_data_wait
+        if is_data:
             share = min(sum(x.share for x in lines), case.lost_to("data wait"))
         else:
-            share = case.shares["forward"] * n / inside.n_samples
+            passes = ("forward", "backward") if kind.title else ("forward",)
+            share = sum(case.shares[one] for one in passes) * n / inside.n_samples
         if n < _LEAST_OF_A_KIND or (kind.title and share < _LEAST_KIND):
             continue
         yield found(
@@ -139,7 +143,7 @@ def of_a_kind(case: Case) -> Iterator[Finding]:
             kind.title or f"Part of what counts as forward is {kind.words}",
             [f"{n} line samples fall on such lines: about {fmt_share(share)} of each step"],
             kind.what_to_do,
-            cures=("data" if kind.title else "compute",),
+            cures=("data" if is_data else "compute",),
             share=share,
             line=lines[0].shown,
         )

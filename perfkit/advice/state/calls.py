@@ -45,7 +45,7 @@ _NEEDLESS = {
         "the weights are taken by name, with small operators for each tensor",
         "# a moving average: all weights in one call; once, before the loop:\n"
         "averages, weights = list(ema.parameters()), list(model.parameters())\n"
-        "with torch.no_grad():  # after optimizer.step(); buffers likewise\n"
+        "with torch.no_grad():  # after optimizer.step(); buffers: copy_()\n"
         "    torch._foreach_lerp_(averages, weights, 1 - decay)",
         ("forward", "other"),
     ),

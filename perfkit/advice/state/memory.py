@@ -180,7 +180,9 @@ def memory_grows(live: Live) -> Iterator[Finding]:
     keeper = seen.keeper
     if keeper is not None and keeper.is_bounded and keeper.explains(sure or grown):
         return
-    found = _kept(sure or grown, f"memory of {whose}", "step", seen)
+    found = _in_a_buffer(live, sure or grown) or _kept(
+        sure or grown, f"memory of {whose}", "step", seen
+    )
     if found is not None:
         yield found
     elif sure is not None and (
@@ -217,6 +219,30 @@ def _rose(grown: Rise, each: str) -> str:
     return (
         f"from {fmt_bytes(grown.before_bytes)} at {each} {grown.first} to "
         f"{fmt_bytes(grown.after_bytes)} at {grown.last}"
+    )
+
+
+def _in_a_buffer(live: Live, grown: Rise) -> Finding | None:
+    """A module's buffer that is computed from itself, with the graph of each step attached."""
+    buffers = (
+        (name, type(module).__name__)
+        for _, model in alive(live.modules)
+        for module in itertools.islice(model.modules(), _MOST_ENTRIES)
+        for name, buffer in module._buffers.items()
+        if buffer is not None and buffer.grad_fn is not None
+    )
+    known = live.kept["buffer"] = next(buffers, live.kept.get("buffer"))
+    if known is None:
+        return None
+    name, kind = known
+    return fact(
+        "graphs-kept",
+        f"{name} of {kind} keeps the graph of every step: memory grows by "
+        f"{fmt_bytes(grown.per_step)} with each",
+        (f"{_rose(grown, 'step')}; this buffer leads to a graph",),
+        "with torch.no_grad():  # what is no part of the loss needs no graph\n"
+        f"    self.{name} = ...  # or of values that are .detach()ed",
+        line=first_line_with(rf"\bself\.{name}\s*[-+*/]?=[^=]"),
     )
 
 
