@@ -85,9 +85,20 @@ def test_a_loop_over_weights_has_a_remedy_of_its_own() -> None:
     assert next(iter(found)) == "tensor-loop"
 
 
-@pytest.mark.parametrize("of", [_step(15), _step(90, sequence=7), _step(90, op="aten::mean")])
+def _of_ranks() -> Simulated:
+    sim = _step(90)
+    for i in range(4):
+        sim.label("DistributedDataParallel.forward", 2_000.0 * i, 1_490)
+    return sim
+
+
+@pytest.mark.parametrize(
+    "of", [_step(15), _step(90, sequence=7), _step(90, op="aten::mean"), _of_ranks()]
+)
 def test_what_is_the_models_own_is_no_loop_over_weights(of: Simulated) -> None:
-    """A few in a row; what autograd records; each with a computation of its own."""
+    """A few in a row; what autograd records; each with a computation of its own; torch's copies of
+    buffers for other ranks.
+    """
     assert "tensor-loop" not in {one["rule"] for one in _found(perfkit.open_trace(of.json()))}
 
 

@@ -106,8 +106,8 @@ def launched_from(
 def tensor_loops(trace: Trace, steps: Steps) -> tuple[Intervals, Counter[str]]:
     """When the step's thread updated one tensor after the other, and how often by which operator.
 
-    Outside of optimizer, backward pass and DataLoader, and where autograd records nothing: a moving
-    average of the weights, clipping by hand, copying weights.
+    Outside of optimizer, backward pass, DataLoader and what torch does for several ranks, and where
+    autograd records nothing: a moving average of the weights, clipping by hand, copying weights.
     """
     host = host_layers(trace, steps)
     rows = np.flatnonzero(trace.is_a(Category.OP) & (trace.thread == steps.thread))
@@ -116,8 +116,10 @@ def tensor_loops(trace: Trace, steps: Steps) -> tuple[Intervals, Counter[str]]:
     rows = rows[trace.start_ns[rows] >= before]  # those that no other one calls
     known = trace.name_table(_ELEMENTWISE.match) | trace.name_table(_OF_LISTS.__contains__)
     ends = ~known[trace.name_id[rows]] | (trace.sequence[rows] >= 0)
-    for phase in ("optimizer", "backward", "data wait"):
-        ends |= host[phase].covers(trace.start_ns[rows])
+    # what torch sends to other ranks: buffers, gradients
+    sends = span(trace, trace.is_a(Category.ANNOTATION) & trace.holds("DataParallel"))
+    for aside in (host["optimizer"], host["backward"], host["data wait"], sends):
+        ends |= aside.covers(trace.start_ns[rows])
     updates = ~ends & trace.named(lambda n: n.startswith("aten::") and n.endswith("_"))[rows]
     run = np.cumsum(ends)
     is_long = np.bincount(run[updates], minlength=len(rows) + 1) >= _LEAST_UPDATES
