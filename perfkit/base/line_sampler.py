@@ -30,7 +30,6 @@ SAMPLES_PER_S = 100.0
 _READER = str(Path(__file__).with_name("stack_reader.py"))
 _ANSWERS_WITHIN_S = 5.0
 _JOIN_S = 2.0
-_MOST_INSIDE = 400_000
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61
 

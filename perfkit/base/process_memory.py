@@ -85,12 +85,13 @@ class _MallInfo2(ctypes.Structure):
 
 
 @functools.cache
-def _mallinfo2() -> Any:
+def _of_libc(name: str, result: Any) -> Any:
+    """A function of the C library, which returns that; None where it has none of this name."""
     try:
-        function = ctypes.CDLL(None).mallinfo2
+        function = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError, TypeError):
         return None
-    function.restype = _MallInfo2
+    function.restype = result
     return function
 
 
@@ -111,19 +112,11 @@ def heap_use() -> tuple[int, int] | None:
     The latter is often hundreds of MiB: a block of 2 MiB that is asked for aligned, as torch does,
     does not fit where one of the same size was freed.
     """
-    function = _mallinfo2()
+    function = _of_libc("mallinfo2", _MallInfo2)
     if function is None:
         return None
     info = function()
     return int(info.uordblks + info.hblkhd), int(info.fordblks)
-
-
-@functools.cache
-def _malloc_trim() -> Any:
-    try:
-        return ctypes.CDLL(None).malloc_trim
-    except (OSError, AttributeError, TypeError):
-        return None
 
 
 def give_back(least_bytes: int = 0) -> None:
@@ -135,6 +128,7 @@ def give_back(least_bytes: int = 0) -> None:
     Args:
         least_bytes: only where so much is free.
     """
-    function, use = _malloc_trim(), heap_use() if least_bytes else None
+    function = _of_libc("malloc_trim", ctypes.c_int)
+    use = heap_use() if least_bytes else None
     if function is not None and (use is None or use[1] >= least_bytes):
         function(0)

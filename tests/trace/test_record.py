@@ -597,7 +597,7 @@ def test_memory_that_is_full_once_all_steps_are_recorded_ends_nothing_early(
     steps: int, n_in_all: int, n_notes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step of LBFGS was all that was asked for, and the advice was to record fewer (-n 1)."""
-    sizes = itertools.count(0, 2**21)
+    sizes = itertools.count(1, 2**21)
     monkeypatch.setattr("perfkit.trace.record.deadline._KEPT_BYTES", 2**20)
     monkeypatch.setattr("perfkit.trace.record.deadline.heap_bytes", lambda: next(sizes))
     recording = _record(n_in_all, steps=steps, warmup=1)

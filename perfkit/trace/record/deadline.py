@@ -67,7 +67,7 @@ class Deadline:
         above the most that the process has had before, and what :meth:`steps_grew` sees.
         """
         self.memory_was_full = False
-        self._step_end_bytes = _used_bytes() if at_step_end else None
+        self._step_end_bytes = (heap_bytes() or resident_bytes()) if at_step_end else None
         self._ceiling_bytes = (peak_resident_bytes() or resident_bytes()) + _MEMORY_BYTES
 
     def steps_grew(self) -> bool:
@@ -76,7 +76,7 @@ class Deadline:
         By then the tensors of the step are freed, and a process that was larger once may take more
         events than it should.
         """
-        now = _used_bytes()
+        now = heap_bytes() or resident_bytes()
         if self._step_end_bytes is None:
             self._step_end_bytes = now
         self._kept_bytes = now - self._step_end_bytes
@@ -114,11 +114,6 @@ class Deadline:
 
     def _memory_is_full(self) -> bool:
         return self._ceiling_bytes is not None and resident_bytes() > self._ceiling_bytes
-
-
-def _used_bytes() -> int:
-    heap = heap_bytes()
-    return resident_bytes() if heap is None else heap
 
 
 _due: deque[Callable[[], None]] = deque()
