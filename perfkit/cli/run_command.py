@@ -48,12 +48,13 @@ would end the others.
 
 A step ends when an optimizer has stepped in the main thread. A few steps are recorded after the
 warm-up; the rest runs without the profiler. Steps in child processes are not seen, nor those of a
-program without a torch optimizer: put `with perfkit.profile():` around its loop.
+program without a torch optimizer: put `with perfkit.profile() as p:` around its loop, and
+`print(p)` after it.
 
 Of several processes (torchrun sets RANK and WORLD_SIZE) each is watched, only rank 0 shows the
 line, and the last one to end prints a report on all ranks (who waits for whom, whose data wait
-makes all late, who died or hung) and then rank 0's own. Files get that report
-under their own name and each rank's with its rank:
+makes all late, who died or hung) and then rank 0's own, which comes first where no rank is late.
+Files get that report under their own name and each rank's with its rank:
   torchrun --nproc-per-node 2 -m perfkit run --html run.html train.py
 writes run.html, run.rank0.html and run.rank1.html. On one machine,
   perfkit run --nproc-per-node 2 --html run.html train.py

@@ -332,7 +332,7 @@ def _nothing(
         return (
             f"No step was seen in {program}: no torch optimizer stepped in this process. To "
             "explain a loop without one (an evaluation, updates by hand), or one in a process that "
-            "it starts, put `with perfkit.profile():` around that loop."
+            "it starts, put `with perfkit.profile() as p:` around it, and `print(p)` after it."
         )
     if seen.left_as_it_is:
         return f"{program} {ended}, in step {fmt_count(n_steps + 1)}: {why}."

@@ -125,7 +125,7 @@ def test_a_run_is_explained_and_the_script_is_as_under_python(folder: Path) -> N
         "at exit __main__",
     ]
     assert "train.py finished after" in ours.stderr
-    assert "More with perfkit run -v: why" in ours.stderr
+    assert "More with perfkit run -v: " in ours.stderr
     assert ours.stderr.count("and 20 steps. measured here") == 1  # not in a child, too
     said = _said(folder / "r.json")
     assert (said["program"], said["ended"], said["n_steps"]) == ("train.py", "finished", 20)
