@@ -74,13 +74,7 @@ class TorchWatch:
         self.recorder.start()
 
     def stop(self, error: BaseException | None, *, hangs: bool = False) -> None:
-        """End all of it. Does not raise.
-
-        Args:
-            error: what ended the program.
-            hangs: the program hangs, and this is another thread: what may end only in the
-                program's stays as it is, until the process ends.
-        """
+        """End all of it, but for what may end only in the thread that hangs. Does not raise."""
         modes_are_on = self._accountant is not None or self._lint is not None
         self.left_as_it_is = hangs and (modes_are_on or self.recorder.runs_profiler)
         with self._extras.guard("ending"):

@@ -130,12 +130,7 @@ class RunWatch:
                 self.seen.stop(error, hangs=hangs)
 
     def result(self, ended: str, *, rank: int | None = None) -> WholeRun:
-        """Explain the run, after its end.
-
-        Args:
-            ended: how it ended, in words: ``"finished"``, ``"raised ValueError"``.
-            rank: of this process in a job of several.
-        """
+        """Explain the run, after it ended as these words say: ``"raised ValueError"``."""
         from perfkit.script.whole_run import Times, whole_run
 
         return whole_run(

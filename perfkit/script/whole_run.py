@@ -155,17 +155,7 @@ def whole_run(
     rank: int | None = None,
     failure: Failure | None = None,
 ) -> WholeRun:
-    """Explain what was seen of a run.
-
-    Args:
-        program: what to call it.
-        ended: how it ended, in words.
-        times: its begin and end.
-        options: what was to be recorded.
-        seen: what was seen since torch was imported; None if it was not.
-        rank: of this process in a job of several.
-        failure: what of perfkit failed.
-    """
+    """Explain what was seen of a run since torch was imported: None if it was not."""
     wall_s = times.ended_s - times.began_s
     warnings = [] if failure is None else [failure.sentence()]
     if seen is None:
@@ -386,12 +376,9 @@ def _steps(
         total_ms=meter.total_ns / 1e6 - 1e3 * left_out_s if n else 0.0,
         samples=(run.samples or 0) - (run.samples_at or 0) if counted else None,
     )
-    few = meter.n < _DRIFT_FROM * seen.recorder.steps
-    return _without_drift(summary) if few else summary
-
-
-def _without_drift(summary: RunSummary) -> RunSummary:
     step = summary.step
+    if meter.n >= _DRIFT_FROM * seen.recorder.steps:
+        return summary
     if step is not None:
         step = replace(step, warnings=tuple(w for w in step.warnings if not w.startswith("drift")))
     return replace(summary, drift=None, step=step)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 #: Entries of copies from the host to the device.
 COPIES = frozenset({"copy_to_device", "index_list", "index_tensor", "tensor_to_device"})
@@ -69,7 +68,8 @@ _COUNTS = (
     "    0, target, torch.ones_like(target))"
 )
 
-_ENTRIES = {
+#: Every rule by its name.
+CATALOGUE: Mapping[str, Entry] = {
     "item": Entry("Tensor.item", _VALUE, _KEEP, "total = total + loss.detach()"),
     "float": Entry("float(tensor)", _VALUE, _KEEP, "total = total + loss.detach()"),
     "int": Entry("int(tensor)", _VALUE, _KEEP, "total = total + (x.argmax(1) == target).sum()"),
@@ -328,9 +328,6 @@ _ENTRIES = {
         "keep the shape fixed, and mask",
     ),
 }
-
-#: Every rule by its name.
-CATALOGUE: Mapping[str, Entry] = MappingProxyType(_ENTRIES)
 
 #: What helps where a data set copies each of its samples to the device, or waits for it.
 OF_A_SAMPLE = (

@@ -234,7 +234,7 @@ def syncs_of(watch: SyncWatch) -> SyncLines:
         lines.setdefault((one.site.file, one.site.line), []).append((one, count))
     warnings: tuple[str, ...] = ()
     failure = watch.instrument.failure
-    if not watch.saw_a_model and failure is None:
+    if not watch.links.any_on_device and failure is None:
         warnings = (
             "no module with parameters ran and no gradient was seen, so nothing counted as being "
             "on the device; run the whole step, or pass model=",

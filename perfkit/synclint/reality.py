@@ -153,14 +153,8 @@ def lint(
 ) -> SyncLines:
     """Run it once; on a GPU compare prediction with reality, else only predict.
 
-    Args:
-        run: what to watch.
-        model: see :func:`~perfkit.synclint.find.find_syncs`.
-        late: the trace starts where the watch starts anew (``SyncWatch.start_anew``).
-
-    Raises:
-        UsageError: within another ``find_syncs`` or ``no_syncs``.
-        Exception: whatever ``run`` raises, unchanged.
+    With ``late`` the trace starts where the watch starts anew (``SyncWatch.start_anew``); for all
+    else see :func:`~perfkit.synclint.find.find_syncs`.
     """
     from perfkit.synclint.watch import SyncWatch
 

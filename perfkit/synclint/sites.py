@@ -56,15 +56,10 @@ class Site(NamedTuple):
 
 
 @functools.cache
-def _torch_root() -> str:
-    module = sys.modules.get("torch")
-    return f"{Path(str(module.__file__)).parent}/" if module is not None else "\0"
-
-
-@functools.cache
 def _is_plumbing(filename: str) -> bool:
-    if filename.startswith(_torch_root()):
-        return filename.removeprefix(_torch_root()).startswith(_PLUMBING)
+    root = f"{Path(str(sys.modules['torch'].__file__)).parent}/"
+    if filename.startswith(root):
+        return filename.removeprefix(root).startswith(_PLUMBING)
     return filename.startswith(("<", f"{Path(__file__).resolve().parents[1]}/"))
 
 
@@ -114,16 +109,10 @@ def place(filename: str, line: int) -> str:
 @functools.lru_cache(maxsize=4096)
 def _expression(code: CodeType, instruction: int) -> ast.expr | None:
     """The expression that this instruction evaluates, from the source text."""
-    positions = list(code.co_positions())
-    index = instruction // 2
-    if not 0 <= index < len(positions):
-        return None
-    first, last, start, end = positions[index]
+    first, last, start, end = list(code.co_positions())[instruction // 2]
     if first is None or last is None or start is None or end is None:
         return None
     lines = [linecache.getline(code.co_filename, n).encode() for n in range(first, last + 1)]
-    if not lines or not lines[0]:
-        return None
     # positions count bytes of the line as UTF-8; cut the end first: it may be the same line
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
@@ -138,15 +127,6 @@ def spelled(site: Site) -> str:
     """Return the call that the line was making, without its arguments: ``x.to``; else ''."""
     expression = _expression(site.code, site.instruction)
     return ast.unparse(expression.func) if isinstance(expression, ast.Call) else ""
-
-
-@functools.lru_cache(maxsize=4096)
-def _literal_cpu(code: CodeType, instruction: int) -> bool:
-    expression = _expression(code, instruction)
-    if not isinstance(expression, ast.Call):
-        return False
-    values = [*expression.args, *(k.value for k in expression.keywords)]
-    return any(_names_cpu(value) for value in values)
 
 
 def _names_cpu(value: ast.expr) -> bool:
@@ -169,7 +149,10 @@ def is_literal_cpu(frame: FrameType, device: Any) -> bool:
         return False
     if not (isinstance(device, str) or is_user_code(frame.f_code.co_filename)):
         return False  # libraries pass devices as objects, and write "cpu" as text
-    return _literal_cpu(frame.f_code, frame.f_lasti)
+    call = _expression(frame.f_code, frame.f_lasti)
+    if not isinstance(call, ast.Call):
+        return False
+    return any(map(_names_cpu, (*call.args, *(k.value for k in call.keywords))))
 
 
 def runs_only_without_gpu(file: str, line: int) -> bool:

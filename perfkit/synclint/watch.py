@@ -133,7 +133,8 @@ class SyncWatch:
             left as it is, because what happens in it is looked at too.
 
     Attributes:
-        saw_gpu: whether a tensor on a real GPU came along.
+        links: where the tensors are that came along.
+        saw_gpu: whether one on a real GPU did.
 
     Raises:
         UsageError: on entry, if a watch is already active.
@@ -149,7 +150,7 @@ class SyncWatch:
         self._model = model
         self.tracer = tracer
         self._members = None if model is None else weakref.WeakSet(model.modules())
-        self._links = Connections()
+        self.links = Connections()
         self._candidates: list[_Candidate] = []
         self._seen_modules: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         # devices that were read off a tensor, by identity: `device=x.device` says "where x is"
@@ -298,7 +299,7 @@ class SyncWatch:
         return not self._touches_placed(args, kwargs)
 
     def _touches_placed(self, args: Any, kwargs: Mapping[str, Any]) -> bool:
-        return self._links.touches_placed(_tensors((*args, *kwargs.values())))
+        return self.links.touches_placed(_tensors((*args, *kwargs.values())))
 
     # --- what is on the device ----------------------------------------------------------
 
@@ -315,7 +316,7 @@ class SyncWatch:
             spot.put_on_host()
 
     def _spot(self, tensor: Any) -> Spot | None:
-        spot = self._links.spot(tensor)
+        spot = self.links.spot(tensor)
         if spot is not None and self._is_on_gpu(tensor):
             self.saw_gpu = True
             spot.place()
@@ -350,12 +351,8 @@ class SyncWatch:
     ) -> None:
         """Note that the code at ``frame`` waits if all tensors of ``needs`` are on the device.
 
-        Args:
-            entry: the rule of the catalogue.
-            needs: the tensors that must be on the device.
-            frame: where to look for the line from.
-            absent: the tensors that must not be: they are copied there.
-            api: what was called, where the function mode does not see it.
+        Those of ``absent`` must not be: they are copied there. ``api`` is what was called, where
+        the function mode does not see it.
         """
         spots = self._spots(needs)
         if len(spots) < len(needs) or any(spot.on_host for spot in spots):
@@ -414,20 +411,15 @@ class SyncWatch:
 
     def noted_waits(self) -> list[tuple[NotedWait, int]]:
         """Return what waits, with how often it did, in the order in which it was first seen."""
-        self._links.settle()
+        self.links.settle()
         return [*Counter(one.noted for one in self._candidates if self._waits(one)).items()]
 
     def _waits(self, one: _Candidate) -> bool:
         return (
             all(spot.on_device for spot in one.spots)
             and not any(spot.on_device for spot in one.absent)
-            and not (one.noted.entry == "index_tensor" and self._links.is_plain_on_device)
+            and not (one.noted.entry == "index_tensor" and self.links.is_plain_on_device)
         )
-
-    @property
-    def saw_a_model(self) -> bool:
-        """True if anything at all is known to be on the device."""
-        return self._links.any_on_device
 
     def start_anew(self) -> None:
         """Forget what was noted so far, but not what is on the device."""
@@ -510,7 +502,7 @@ class SyncWatch:
         else:
             for operand in small:
                 for spot in results:
-                    self._links.feed(operand, spot)
+                    self.links.feed(operand, spot)
             return
         for spot in together[1:]:
             together[0].join(spot)
@@ -565,9 +557,7 @@ class SyncWatch:
     def note_call(self, call: _Call, first_node: int) -> Any:
         """What a call means for the host; return its result, or a copy where a GPU would make one.
 
-        Args:
-            call: what was called.
-            first_node: number of the first autograd node that it may have made.
+        It may have made the autograd nodes from ``first_node`` on.
         """
         name, result, kwargs = call.name, call.result, call.kwargs
         end = self._sequence()
@@ -690,7 +680,9 @@ class SyncWatch:
 
     def _to_device(self, call: _Call, spot: Spot, target: Any) -> Any:
         source, result = call.source, call.result
-        is_a_models = call.is_of_a_module or _is_of_a_model(source)
+        # what trains, and a parameter that does not: Keras keeps counters in some
+        is_a_models = source.requires_grad or isinstance(source, torch.nn.Parameter)
+        is_a_models |= call.is_of_a_module
         if result is source and not is_a_models and not spot.on_device:
             # what the data code has done with it before was done on the host
             result = self._copied(source)
@@ -707,11 +699,6 @@ class SyncWatch:
         """The copy that a GPU would make: from here on the two lead separate lives."""
         with self._unwatched():
             return tensor.clone()
-
-
-def _is_of_a_model(tensor: _Tensor) -> bool:
-    """Tell of what trains, and of a parameter that does not (Keras keeps counters in some)."""
-    return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter)
 
 
 # what these make is where they are told, or else on the host

@@ -81,10 +81,7 @@ class Snapshot:
 class Heartbeat:
     """Writes this rank's status until it has ended. It does not raise into the program.
 
-    Args:
-        folder: of the job.
-        rank: of this process.
-        look: says what the run is doing; called in another thread.
+    ``look`` says what the run is doing; it is called in another thread.
     """
 
     def __init__(self, folder: Path, rank: int, look: Callable[[], Snapshot]) -> None:

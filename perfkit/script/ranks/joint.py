@@ -142,10 +142,7 @@ def joint(
     """The report on what the ranks left in the folder.
 
     Args:
-        folder: of the job.
-        ranks: those that it is to tell of.
-        world_size: how many the job has.
-        here: those on this machine; by default all. What has not ended on another one died.
+        here: the ranks on this machine; by default all. What has not ended on another one died.
         hung: whoever ended the job did so because it made no step. By default a job hung whose
             last step took 20 s and ten usual steps.
     """

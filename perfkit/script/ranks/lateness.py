@@ -100,13 +100,7 @@ def own_phases(asked: Sequence[Mapping[str, int]], *, on_device: bool) -> tuple[
 def lateness(
     records: Mapping[int, RankRecord], *, own_phases: Sequence[str], n_left_out: int = 1
 ) -> Lateness | None:
-    """Compare the steps of the ranks; None where they have too few in common.
-
-    Args:
-        records: rank → what it left, with the phases of its steps.
-        own_phases: in which no rank waits for another one; see :func:`own_phases`.
-        n_left_out: so many first steps are set-up.
-    """
+    """Compare the steps of the ranks but the first ones; None where they have too few in common."""
     ranks, n = sorted(records), len(records)
     if n < 2:
         return None

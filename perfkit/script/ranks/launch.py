@@ -68,17 +68,9 @@ def run_workload(
     on_output: Callable[[str], None],
     on_live: Callable[[str, float | None], None],
 ) -> LaunchedRun:
-    """Run it to its end; whatever happens, no process of it is left.
+    """Run it as :func:`perfkit.launch` says; whatever happens, no process of it is left.
 
     Args:
-        workload: takes the settings; may be a generator.
-        values: of the settings.
-        ranks: how many processes.
-        backend: of the process group that is made for it; empty for none.
-        options: what to record.
-        hang_s: when no rank has made a step for so long, the job is ended.
-        hosts: how many torchruns share the ranks, as on so many machines; divides ``ranks``.
-        restarts: how often torchrun restarts all ranks when one has failed.
         on_output: takes each line that a rank prints.
         on_live: takes a line on all ranks and the seconds that are left, None where nobody knows,
             twice a second.
@@ -122,19 +114,17 @@ def run_workload(
         failures = tuple(
             joint(attempt, range(ranks), ranks).sentence for attempt in job.attempts[:-1]
         )
-        report = replace(
-            joint(job.attempt, range(ranks), ranks, hung=hung),
-            program=getattr(workload, "__name__", type(workload).__name__),
-        )
+        report = joint(job.attempt, range(ranks), ranks, hung=hung)
         failure = _failure(report, job, folder, said, hung=hung)
         if failure is not None:
             raise failure
-        told = (f"restarted after attempt {n}: {said}" for n, said in enumerate(failures, 1))
-        report = replace(report, warnings=(*told, *report.warnings))
-        returned = [_value(folder / f"value{rank}") for rank in range(ranks)]
-        stopped = next((one for one in returned if isinstance(one, Stopped)), None)
-        if stopped is not None:
-            report = replace(report, warnings=(*report.warnings, _stopped(stopped, options)))
+        # a rank that has left by sys.exit() has left no value
+        paths = [folder / f"value{rank}" for rank in range(ranks)]
+        returned = [cloudpickle.loads(p.read_bytes()) if p.exists() else None for p in paths]
+        told = [f"restarted after attempt {n}: {said}" for n, said in enumerate(failures, 1)]
+        stopped = [_stopped(one, options) for one in returned if isinstance(one, Stopped)]
+        program = getattr(workload, "__name__", type(workload).__name__)
+        report = replace(report, program=program, warnings=(*told, *report.warnings, *stopped[:1]))
         return LaunchedRun(
             **report.__dict__,
             values=tuple(None if isinstance(one, Stopped) else one for one in returned),
@@ -282,10 +272,3 @@ def _stopped(stopped: Stopped, options: Options) -> str:
         f"when {fmt_count(options.steps)} were recorded (steps=): it returned nothing; a function "
         "without yield runs to its end"
     )
-
-
-def _value(path: Path) -> Any:
-    try:
-        return cloudpickle.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None

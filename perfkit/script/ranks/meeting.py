@@ -31,12 +31,7 @@ MISSES_A_FILE = "misses_a_file"
 
 
 class Meeting:
-    """This rank's part in a job; nothing of it raises into the program.
-
-    Args:
-        job: where it is.
-        look: says what the program is doing; called in another thread.
-    """
+    """This rank's part in a job; nothing of it raises into the program."""
 
     def __init__(self, job: Job, look: Callable[[], Snapshot]) -> None:
         self.job = job

@@ -75,15 +75,7 @@ def keep(
     text: str = "",
     trace: bool = False,
 ) -> None:
-    """Leave this rank's record in the folder.
-
-    Args:
-        folder: of the job.
-        rank: of this process.
-        result: its run, explained.
-        seen: what was seen of it.
-        text: its report, for a terminal.
-        trace: whether the recorded steps themselves are wanted, too.
+    """Leave this rank's record in the job's folder, with ``trace`` the recorded steps, too.
 
     Raises:
         UsageError: the folder cannot be written to.
