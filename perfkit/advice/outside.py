@@ -143,8 +143,8 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
     kind, (place, source) = OTHER if at is None else kinds[at], lines[at or 0]
     title = f"{fmt_share(share)} of the time is spent {when}"
     to_do = _what_to_do(stretch, kind, phase)
-    known_by_code = (name for name, code in _BY_PHASE.items() if code == to_do)
-    what = kind.words if kind in BY_LIBRARY else next(known_by_code, "")
+    by_code = {code: name for name, code in _BY_PHASE.items()} | {_TOO_OFTEN: "evaluation"}
+    what = kind.words if kind in BY_LIBRARY else by_code.get(to_do, "")
     return found(
         "outside-the-steps",
         kind.title or (f"{title}: {what}" if what else title),
@@ -173,8 +173,8 @@ def _what_to_do(stretch: Stretch, kind: LineKind, phase: str) -> str:
         return _SET_UP if stretch.place else _PROFILE_IT
     if kind is not OTHER:
         return kind.what_to_do
+    if phase == "evaluation" or (stretch.evaluates and phase not in _BY_PHASE):
+        return _TOO_OFTEN if stretch.numbers else _EVALUATION
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]
-    if stretch.evaluates:
-        return _EVALUATION
     return OTHER.what_to_do if stretch.place else _PROFILE_IT

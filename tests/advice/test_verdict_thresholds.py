@@ -409,6 +409,7 @@ def test_long_steps_that_evaluate_are_called_so_in_headline_and_finding(phases: 
     )
     (found,) = outside(Elsewhere(8.0, 1.0, (told,)))
     assert found.title == "75 % of the time is spent in steps 61 and 121: evaluation"
+    assert found.what_to_do.startswith("# less often")
     plays = dataclasses.replace(told, source="action = policy(state)")
     assert Elsewhere(8.0, 1.0, (plays,)).headline() == "75 % of the time is in steps 61 and 121."
 

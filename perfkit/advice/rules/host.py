@@ -240,7 +240,9 @@ def _goes(case: Case, longest_us: float = math.inf) -> tuple[float, float]:
     large = {o: n for o, n in calls.items() if us[o] >= _TINY_US}
     stays = {o: n for o, n in large.items() if n < least or us[o] >= longest_us}
     shares = case.typical.breakdown.shares()
-    passes = shares["forward"] + shares["backward"] + shares["other"]
+    aside = (x for x in case.lines.by_line() if kind_of(x, trains=case.trains) in WITHOUT_TORCH)
+    other = max(shares["other"] - sum(x.share for x in aside if not x.in_data_wait), 0.0)
+    passes = shares["forward"] + shares["backward"] + other
     n_small = (sum(calls.values()) - sum(stays.values())) / case.n_steps
     return n_small, max(passes - _share_of(stays, case), 0.0)
 
