@@ -25,9 +25,6 @@ class TorchWatch:
     Attributes:
         recorder: finds the steps and records a few.
         run: every step, its data wait, phases and memory.
-        meter: of this run.
-        account: of the first steps' memory.
-        syncs: predicted waits.
         left_as_it_is: the program hung while it was recorded, or while its memory or waits were
             looked at: that ends in the program's thread alone, so nothing of it is known.
     """
@@ -157,14 +154,10 @@ class TorchWatch:
             lint.__exit__(None, None, None)
             self.syncs = syncs_of(lint)
             self.syncs.ended_by = "" if error is None else type(error).__name__
-            self.syncs.seen = self._steps_looked_at()
-
-    def _steps_looked_at(self) -> str:
-        """Of which steps the waits are, in words."""
-        first = self._options.synclint_from + 1
-        last = min(first + SYNCLINT_STEPS - 1, max(self.meter.n, first))
-        which = f"steps {first} and {last}" if last > first else f"step {first}"
-        return (
-            f"Seen: {which} of the run. What only other steps do, such as logging or an evaluation "
-            "now and then, is not listed."
-        )
+            first = self._options.synclint_from + 1
+            last = min(first + SYNCLINT_STEPS - 1, max(self.meter.n, first))
+            which = f"steps {first} and {last}" if last > first else f"step {first}"
+            self.syncs.seen = (
+                f"Seen: {which} of the run. What only other steps do, such as logging or an "
+                "evaluation now and then, is not listed."
+            )

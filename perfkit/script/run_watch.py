@@ -33,8 +33,6 @@ class RunWatch:
     """Watches this process from :meth:`start` to :meth:`stop`; then :meth:`result` explains it.
 
     Args:
-        name: what to call the program.
-        options: what to record.
         on_update: called a few times a second with what happened, between two steps of the
             program, in its thread; if it raises, it is called no more.
 
@@ -53,7 +51,7 @@ class RunWatch:
         self._instrument = Instrument("perfkit run")
         #: what has been seen since torch was imported; None if it was not
         self.seen: TorchWatch | None = None
-        self._wait_no_more: Callable[[], None] | None = None
+        self._wait_no_more: Callable[[], None] = lambda: None
         self._pid = 0
         self._thread_id = 0
         self._began_s = self._torch_s = self._ended_s = 0.0
@@ -115,7 +113,6 @@ class RunWatch:
         """End: leave no hook, thread or profiler. Does not raise.
 
         Args:
-            error: what ended the program; None if it came to its end.
             hangs: the program hangs, this is another thread, and the process ends next: a profiler
                 that runs is left as it is.
         """
@@ -123,9 +120,7 @@ class RunWatch:
             return
         self._ended_s = time.perf_counter()
         with self._instrument.guard("ending"):
-            if self._wait_no_more is not None:
-                self._wait_no_more()
-        with self._instrument.guard("ending"):
+            self._wait_no_more()
             if self.seen is not None:
                 self.seen.stop(error, hangs=hangs)
 
@@ -145,8 +140,7 @@ class RunWatch:
 
     def _forget(self) -> None:
         """In a forked child."""
-        if self._wait_no_more is not None:
-            self._wait_no_more()
+        self._wait_no_more()
         if self.seen is not None:
             self.seen.forget()
             self.seen = None

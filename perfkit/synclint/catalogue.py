@@ -25,14 +25,7 @@ OF_THE_CALL = frozenset(
 
 @dataclass(frozen=True)
 class Entry:
-    """One way to make the host wait.
-
-    Attributes:
-        op: the operation, as the reader wrote it.
-        why: what the host waits for.
-        instead: what helps, in general.
-        example: short code that does without; empty where none fits all such lines.
-    """
+    """One way to make the host wait: what :class:`~perfkit.synclint.find.SyncLine` says of it."""
 
     op: str
     why: str

@@ -233,15 +233,14 @@ def syncs_of(watch: SyncWatch) -> SyncLines:
     for one, count in watch.noted_waits():
         lines.setdefault((one.site.file, one.site.line), []).append((one, count))
     warnings: tuple[str, ...] = ()
-    failure = watch.instrument.failure
-    if not watch.links.any_on_device and failure is None:
+    if (failure := watch.instrument.failure) is not None:
+        warnings = (failure.sentence(),)
+    elif not watch.links.any_on_device:
         warnings = (
             "no module with parameters ran and no gradient was seen, so nothing counted as being "
             "on the device; run the whole step, or pass model=",
         )
-    if failure is not None:
-        warnings += (failure.sentence(),)
-    if watch.was_lost:
+    if watch.ops.was_lost:
         warnings += (WAS_LOST,)
     elsewhere = sorted(at for at in lines if runs_only_without_gpu(*at))
     if elsewhere:

@@ -48,8 +48,6 @@ _UNSEEN = frozenset(
 _COPYING = (".to(", ".cuda(", "device=", "as_tensor(", "tensor(")
 
 _LABEL = "perfkit line "
-# What the recorder's events may take in memory ends it sooner; these only have to be numbers.
-_ALL, _MAX_SECONDS = 10**9, 3600.0
 
 
 class Tracer:
@@ -82,7 +80,8 @@ class Tracer:
         """Count from here on; once."""
         if self._recorder is not None:
             return
-        self._recorder = Recorder(steps=_ALL, warmup=0, lines=False, max_seconds=_MAX_SECONDS)
+        # what its events may take in memory ends it sooner than these numbers
+        self._recorder = Recorder(steps=10**9, warmup=0, lines=False, max_seconds=3600.0)
         self.missing = ""
         with self.pause():
             try:
@@ -93,21 +92,18 @@ class Tracer:
     def __exit__(self, *error: object) -> None:
         with self._instrument.guard("ending"):
             if (recorder := self._recorder) is not None:
-                self._stop(recorder)
+                if recorder.is_done and not self.missing:
+                    self.missing = (
+                        "this code runs a torch profiler of its own, and torch runs one at a time"
+                        if recorder.gave_way
+                        else "the trace took too much memory, and ended before the run did"
+                    )
+                with self.pause():
+                    recorder.stop()
+                if recorder.failure is not None:
+                    self.missing = recorder.failure.sentence()
         if self._instrument.failure is not None:
             self.missing = self._instrument.failure.sentence()
-
-    def _stop(self, recorder: Recorder) -> None:
-        if recorder.is_done and not self.missing:
-            self.missing = (
-                "this code runs a torch profiler of its own, and torch runs one at a time"
-                if recorder.gave_way
-                else "the trace took too much memory, and ended before the run did"
-            )
-        with self.pause():
-            recorder.stop()
-        if recorder.failure is not None:
-            self.missing = recorder.failure.sentence()
 
     def label(self, site: Site | None) -> AbstractContextManager[Any]:
         """Around one operator of this line."""

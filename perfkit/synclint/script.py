@@ -29,11 +29,6 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
     time; its ``finally`` blocks run. A script without an optimizer runs to its end. The result's
     ``seen`` says which part of the program that was.
 
-    Args:
-        path: the script.
-        argv: its arguments.
-        steps: optimizer steps to watch.
-
     Raises:
         UsageError: there is no such file, or ``steps`` is less than 1.
         Exception: whatever the script raises, unchanged; ``SystemExit`` only with a code that

@@ -134,6 +134,7 @@ class SyncWatch:
 
     Attributes:
         links: where the tensors are that came along.
+        ops: sees the operators, unless somebody ends it.
         saw_gpu: whether one on a real GPU did.
 
     Raises:
@@ -171,7 +172,7 @@ class SyncWatch:
         self._is_on_gpu = here().holds  # asked for every tensor of every operator
         self._api = ""
         self._stack = ExitStack()
-        self._ops: _OpMode | None = None
+        self.ops = _OpMode(self)
 
     # --- life ---------------------------------------------------------------------------
 
@@ -216,18 +217,12 @@ class SyncWatch:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
                 # it warns of our own hook, which may well fire twice
                 stack.callback(ignore_warnings("Using `torch.compile.*global hooks"))
-            api, ops = _ApiMode(self), _OpMode(self)
+            api = _ApiMode(self)
             stack.callback(torch_compat.enter_function_mode(api))
             stack.callback(torch_compat.around_backward(lambda: self._in_backward(api)))
-            ops.__enter__()
-            stack.callback(torch_compat.leave_dispatch_mode, ops)
-            self._ops = ops
+            self.ops.__enter__()
+            stack.callback(torch_compat.leave_dispatch_mode, self.ops)
             self._stack = stack.pop_all()
-
-    @property
-    def was_lost(self) -> bool:
-        """Operators were not seen to the end: somebody ended the mode that sees them."""
-        return self._ops is not None and self._ops.was_lost
 
     def __exit__(
         self,

@@ -18,12 +18,9 @@ _PATIENCE = datetime.timedelta(seconds=10)
 
 
 def gather(job: Job, environment: Mapping[str, str]) -> bool:
-    """Give what the ranks of this machine left, and take what those of the others gave.
+    """Give what the ranks of this machine left; on the last machine take what all others gave.
 
-    Called once per machine, when its ranks have ended.
-
-    Returns:
-        Whether what all machines gave is in the folder now: this one was the last.
+    Called once per machine, when its ranks have ended. Tells whether this one was the last.
     """
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return False  # the store is a rank's, and ends with it

@@ -46,7 +46,6 @@ def job_of(environment: Mapping[str, str], keep: Path | None = None) -> Job | No
     Also None where no folder can be made to meet in.
 
     Args:
-        environment: of this process.
         keep: the folder, where somebody wants what it holds; it is made.
 
     Raises:

@@ -163,6 +163,9 @@ def joint(
     compared = ranks_of(said) if len(said) > 1 else None
     if compared is not None and not compared.n_collectives:
         compared = None
+    wait_ms = {} if late is None else dict(late.wait_by_rank_ms)
+    if compared is not None:
+        wait_ms |= {one.rank: one.waited_ms for one in compared.ranks}
     culprits, failed = _culprits(here, statuses, alive, hung=hung)
     missing = [rank for rank in here if rank not in records]
     return RankedRun(
@@ -172,7 +175,7 @@ def joint(
         world_size=world_size,
         ranks=tuple(
             _rank(rank, _ended(statuses.get(rank), rank in alive), statuses.get(rank),
-                  records.get(rank), late, compared, hung=bool(failed))
+                  records.get(rank), wait_ms.get(rank), hung=bool(failed))
             for rank in here
         ),
         culprits=culprits,
@@ -306,16 +309,10 @@ def _rank(
     ended: str,
     status: Status | None,
     record: RankRecord | None,
-    late: Lateness | None,
-    compared: Ranks | None,
+    wait_ms: float | None,
     *,
     hung: bool,
 ) -> RankRun:
-    waited: float | None = None
-    if compared is not None:
-        waited = next((r.waited_ms for r in compared.ranks if r.rank == rank), None)
-    if waited is None and late is not None:
-        waited = late.wait_by_rank_ms.get(rank)
     n = 0 if status is None else status.n_steps
     if record is not None:
         n = record.n_steps
@@ -326,7 +323,7 @@ def _rank(
         n_steps=n,
         step_ms=None if record is None else record.step_ms,
         phase_ms={name: 1e3 * s / n for name, s in per_step.items()},
-        wait_ms=waited,
+        wait_ms=wait_ms,
         memory_bytes=None if record is None else record.memory_bytes,
         samples=None if record is None else record.samples,
         line=status.line if hung and status is not None else "",

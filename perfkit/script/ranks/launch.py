@@ -92,7 +92,6 @@ def run_workload(
         ]
         environment = _environment(ranks, restarts)
         jobs: list[TorchRun] = []
-        hung = False
         with contextlib.closing(_Output(folder / "output", on_output)) as output:
             try:
                 for meets in _meetings(hosts, restarts):

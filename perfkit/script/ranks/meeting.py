@@ -96,12 +96,10 @@ class Meeting:
         folder = self.job.folder
         # each tells before it looks: of two that end at once, one at least sees the other
         self._heartbeat.ends(self._ended, is_told=True)
-        others = read_statuses(folder, self.job.here).values()
-        late_s = time.monotonic() + _LATEST_START_S
-        while len(others) < len(self.job.here) and time.monotonic() < late_s:
+        late_s, here = time.monotonic() + _LATEST_START_S, self.job.here
+        while len(others := read_statuses(folder, here)) < len(here) and time.monotonic() < late_s:
             time.sleep(0.1)
-            others = read_statuses(folder, self.job.here).values()
-        if any(not s.is_told and s.pid != os.getpid() and lives(s) for s in others):
+        if any(not s.is_told and s.pid != os.getpid() and lives(s) for s in others.values()):
             return False
         try:
             os.close(os.open(folder / "reported", os.O_CREAT | os.O_EXCL))

@@ -7,14 +7,13 @@ collectives, ``rank3.trace.json.gz`` the recorded steps themselves.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from perfkit.base.errors import PerfkitError
 from perfkit.base.files import write_atomically
@@ -83,6 +82,7 @@ def keep(
     steps = result.steps
     memory = None if steps is None else steps.memory
     busy = None if seen is None else seen.run.busy
+    known = None if seen is None else seen.meter.steps
     record = RankRecord(
         rank=rank,
         program=result.program,
@@ -97,21 +97,15 @@ def keep(
         busy="" if busy is None else busy.sentence(),
         lost=0.0 if busy is None else busy.lost,
         text=text,
-        numbers=[] if seen is None else seen.meter.steps.numbers.tolist(),
-        phase_ms=[] if seen is None else _rows(seen.meter.steps.phase_ms),
+        numbers=[] if known is None else known.numbers.tolist(),
+        phase_ms=[]
+        if known is None
+        else np.stack([known.phase_ms[name] for name in PHASES], axis=1).round(3).tolist(),
     )
     if trace and result.profile is not None:
-        profile = result.profile
-        path = folder / f"rank{rank}.trace.json.gz"
-        write_atomically(path, lambda part: profile.save(part))
+        write_atomically(folder / f"rank{rank}.trace.json.gz", result.profile.save)
     told = msgspec.json.encode(record, enc_hook=float)
     write_atomically(folder / f"rank{rank}.json", lambda part: part.write_bytes(told))
-
-
-def _rows(phase_ms: Mapping[str, npt.NDArray[np.float64]]) -> list[list[float]]:
-    columns = np.stack([phase_ms[name] for name in PHASES], axis=1)
-    rows: list[list[float]] = columns.round(3).tolist()
-    return rows
 
 
 def _phase_s(result: WholeRun, seen: TorchWatch | None) -> dict[str, float]:
