@@ -30,9 +30,6 @@ class Options:
         stacks: record Python stacks.
         shapes: record the shapes of operators' inputs; they are anyway where this machine's peaks
             are known.
-
-    Raises:
-        UsageError: a number that cannot be.
     """
 
     steps: int = STEPS

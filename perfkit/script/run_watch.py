@@ -112,9 +112,8 @@ class RunWatch:
     def stop(self, error: BaseException | None = None, *, hangs: bool = False) -> None:
         """End: leave no hook, thread or profiler. Does not raise.
 
-        Args:
-            hangs: the program hangs, this is another thread, and the process ends next: a profiler
-                that runs is left as it is.
+        Where the program ``hangs``, this is another thread, and the process ends next: a profiler
+        that runs is left as it is.
         """
         if self._ended_s or not self.is_here:
             return

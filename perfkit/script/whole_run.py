@@ -130,19 +130,17 @@ class WholeRun(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the recorded events, as plain JSON types; times in s unless named _ms."""
-        steps = None if self.steps is None else self._steps(self.steps)
+        steps = None
+        if self.steps is not None:
+            said = self.steps.to_dict()
+            keys = ["step", "mean_step_ms", "steps_per_s", "samples_per_s", "drift", "memory"]
+            keys += ["wait_share", "wait_low", "wait_high"] if self.uses_loader else []
+            steps = {key: said[key] for key in keys}
         without = ("uses_loader", "syncs", "n_workers")
         found = [finding.to_dict() for finding in self.findings]
         return fields(
             self, without=without, type="run", steps=steps, synclint=self.syncs, findings=found
         )
-
-    def _steps(self, steps: RunSummary) -> dict[str, Any]:
-        said = steps.to_dict()
-        keys = ["step", "mean_step_ms", "steps_per_s", "samples_per_s", "drift", "memory"]
-        if self.uses_loader:
-            keys += ["wait_share", "wait_low", "wait_high"]
-        return {key: said[key] for key in keys}
 
 
 def whole_run(

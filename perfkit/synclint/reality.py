@@ -134,8 +134,7 @@ class Tracer:
             )
             return []
         # what comes after this mark is the profiler's own
-        ends = trace.end_ns[trace.named(UNFINISHED_MARK.__eq__)]
-        end = ends.max(initial=0)
+        end = trace.end_ns[trace.named(UNFINISHED_MARK.__eq__)].max(initial=0)
         lines = {f"{_LABEL}{number}": line for line, number in self._numbers.items()}
         return [
             (lines.get(wait.label), wait)

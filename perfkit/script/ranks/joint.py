@@ -141,10 +141,9 @@ def joint(
 ) -> RankedRun:
     """The report on what the ranks left in the folder.
 
-    Args:
-        here: the ranks on this machine; by default all. What has not ended on another one died.
-        hung: whoever ended the job did so because it made no step. By default a job hung whose
-            last step took 20 s and ten usual steps.
+    Those ``here`` are on this machine, by default all; what has not ended on another one died. The
+    job ``hung`` if whoever ended it did so because it made no step; else if its last step took 20 s
+    and ten usual steps.
     """
     here, local = ranks, ranks if here is None else here
     statuses = read_statuses(folder, here)
