@@ -90,7 +90,7 @@ def steps_grow(growth: Growth | None, busy: CpuContention | None) -> tuple[Findi
     """That steps take longer and longer, where that is not the other programs' doing."""
     if growth is None or (busy is not None and busy.spoils and growth.share <= busy.lost):
         return ()
-    gain, formula = amdahl(growth.share)
+    gain, formula = amdahl(growth.most)
     kind = kind_of_source(growth.source)
     goes_back = kind is BACKWARD or growth.phase.endswith("in the backward pass")
     known = kind in (GROWS, LOGGING, SLEEP, WAITING, WRITES)
@@ -144,7 +144,7 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
     title = f"{fmt_share(share)} of the time is spent {when}"
     to_do = _what_to_do(stretch, kind, phase)
     by_code = {code: name for name, code in _BY_PHASE.items()} | {_TOO_OFTEN: "evaluation"}
-    what = kind.words if kind in BY_LIBRARY else by_code.get(to_do, "")
+    what = kind.words if kind in BY_LIBRARY else by_code.get(to_do, phase * (phase in _BY_PHASE))
     return found(
         "outside-the-steps",
         kind.title or (f"{title}: {what}" if what else title),

@@ -9,8 +9,10 @@ from simulated_traces import Simulated
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import Diagnosis, diagnose
 from perfkit.advice.findings import amdahl
+from perfkit.advice.outside import steps_grow
 from perfkit.measure.summary import summarize
 from perfkit.trace import breakdown, find_steps, load
+from perfkit.trace.record.elsewhere import growth
 
 # µs of the host for an operator, µs of the device for its kernel
 _Op = tuple[float, float]
@@ -116,3 +118,15 @@ def test_a_step_of_small_operators_alone_is_bound_by_their_overhead() -> None:
     assert _looped(600, 5.0, 3.0, 3.0, [15_000.0])[0].verdict.startswith("Partly overhead-bound:")
     for op, stays in ((5.0, 90_000.0), (30.0, 900.0)):
         assert _looped(600, op, 3.0, 3.0, [stays])[0].verdict.startswith("Compute-bound:")
+
+
+@given(st.floats(0.001, 0.1), st.floats(0.5, 50.0), st.integers(60, 400), st.sampled_from([1, 2]))
+def test_the_ceiling_of_growing_steps_is_that_of_the_first_one(
+    first_s: float, times: float, n: int, power: int
+) -> None:
+    lengths = [first_s * (1.0 + times * (i / n) ** power) for i in range(n)]
+    ends = [sum(lengths[: i + 1]) for i in range(n)]
+    _, found = growth([(e - s, e) for e, s in zip(ends, lengths, strict=True)], ())
+    for finding in steps_grow(found, None):
+        true = sum(lengths) / (n * first_s)
+        assert finding.gain_at_most >= min(true, 10.0) * (1 - 1e-6)  # told as "over 10×" beyond

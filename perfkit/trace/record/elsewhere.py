@@ -300,6 +300,7 @@ class Growth:
         first_ms, last_ms: median of the first third, and of the last.
         seconds: what all of them take beyond the first third's median.
         share: the same as a share of all of them.
+        most: the largest share that is gone where no step takes longer than the first one.
         place: the innermost line below which most of it is; empty where none is.
         source: that line's source.
         line_share: how much of it is below that line.
@@ -310,6 +311,7 @@ class Growth:
     last_ms: float
     seconds: float
     share: float
+    most: float
     place: str = ""
     source: str = ""
     line_share: float = 0.0
@@ -353,7 +355,10 @@ def growth(
         return rises, None
     seen, usual = inside(late, samples), inside(early, samples)
     times = len(late) / len(early)
-    found = Growth(1e3 * first, 1e3 * last, more, min(more / sum(lengths), 1.0))
+    whole = sum(lengths)
+    share = min(more / whole, 1.0)
+    begins = min(statistics.median(lengths[: max(n // 20, 3)]), max(rises.start, 0.0))
+    found = Growth(1e3 * first, 1e3 * last, more, share, max(share, 1.0 - n * begins / whole))
     line = line_beyond(seen, usual, times)
     if line is None or len(seen) - times * len(usual) < _LEAST_MORE:
         return rises, found
