@@ -251,11 +251,14 @@ def test_lines_that_issue_no_operators_are_not_where_many_small_ones_come_from()
             sim.host("aten::mul", i * 12_000 + k * 20, 8)
     lines = tuple(
         dataclasses.replace(_line(text, n, 100, waiting=False, library="__main__"), line=at)
-        for at, (text, n) in enumerate([("writer.writerows(self.metrics)", 60), ("y = f(x)", 40)])
+        for at, (text, n) in enumerate(
+            [("writer.writerows(self.metrics)", 60), ("y = f(x)", 30), ("loss.backward()", 10)]
+        )
     )
     found = {f.rule: f for f in _diagnosis(sim, LineSamples(lines, 100)).findings}
     assert "writerows" not in (found["tiny-ops"].line or "")
     assert "metric" not in found["tiny-ops"].what_to_do
+    assert "= torch.compile(" not in found["tiny-ops"].what_to_do  # of the training loop itself
     assert found[
         "slow-line"
     ].line == "data.py:0: writer.writerows(self.metrics)" or "writerows" in (

@@ -292,6 +292,11 @@ def _issued_at(case: Case) -> _Place | None:
         what_to_do = _SUM
     elif loop:
         what_to_do = _LOOP_OF_CALLS if calls_layers else _LOOP
+    elif any(
+        _PASSES.search(x.source) and (x.file, x.function) == (top.file, top.function)
+        for x in case.lines.by_line()
+    ):
+        what_to_do = _MORE_A_CALL  # the training loop itself is nothing to compile
     else:
         function = top.function if top.function.isidentifier() else "the_function"
         in_model = calls_layers or function == "forward"
