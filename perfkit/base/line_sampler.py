@@ -30,6 +30,8 @@ SAMPLES_PER_S = 100.0
 _READER = str(Path(__file__).with_name("stack_reader.py"))
 _ANSWERS_WITHIN_S = 5.0
 _JOIN_S = 2.0
+# The reader is waited for: while it starts it takes a core, or half of one, from what is measured.
+_BEGINS_WITHIN_S = 0.5
 _PTRACE_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61
 
@@ -101,7 +103,7 @@ class LineSampler:
         self._reader = 0  # its process
         self._inside: list[Look] = []
         self._stacks: dict[Stack, Stack] = {}
-        self._closed = threading.Event()
+        self._closed, self._has_begun = threading.Event(), threading.Event()
         self._samples: Samples | None = None
         self._instrument = Instrument("the line sampler", switch_off=self._closed.set)
         self._thread = threading.Thread(
@@ -123,6 +125,8 @@ class LineSampler:
                     "-I", "-S", _READER, str(os.getpid()), own_session=True, hands_on=True
                 )
         self._thread.start()
+        if self._child is not None:
+            self._has_begun.wait(_BEGINS_WITHIN_S)
 
     def stop(self) -> Samples:
         """End, and say what was seen; once more where it has ended."""
@@ -163,6 +167,8 @@ class LineSampler:
                     self._heard(child, child.hear(_ANSWERS_WITHIN_S))
                 except EndedError:
                     child = None
+                if self._agrees or child is None:
+                    self._has_begun.set()
                 if self._agrees:
                     return
             self._look()
