@@ -31,7 +31,7 @@ _LEAST_OF_A_KIND, _LEAST_KIND = 5, 0.1
 _USUAL = re.compile(r"\.backward\(|\.step\(|\.zero_grad\(|^(async )?for\b.*:$|^with\b.*:$")
 
 _OF_A_FUNCTION = (
-    "# does each step need its result? If it is only looked at: every 50 steps, or once\n"
+    "# is its result needed each time? If it is only looked at: every 50th time, or once\n"
     "# an epoch; if it goes through all that came before, keep a running result"
 )
 
