@@ -629,7 +629,8 @@ def test_steps_after_the_time_limit_are_still_recorded() -> None:
         for _ in range(8):
             step()
     assert len(find_steps(recorder.recording.trace)) == 3
-    assert recorder.recording.warnings == ()
+    # eight steps of some 0.3 ms may differ by chance
+    assert all("are not typical" in said for said in recorder.recording.warnings)
 
 
 @pytest.mark.serial
