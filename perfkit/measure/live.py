@@ -280,7 +280,7 @@ class Live:
         self._silence()
         self._instrument.take_back(self._undo)
         # a cycle would keep this, and what it met, until the collector runs
-        self._asked, self._is_ours = None, bool
+        self._asked, self._is_ours, self._shorter = None, bool, None
 
     def step_ended(self) -> None:
         """A step is over; cannot raise. What it takes belongs to no step."""
@@ -388,8 +388,10 @@ class Live:
         is_longer = len(before) > 1 and now == (before[0], before[1] + 1, *before[2:])
         self._n_longer = n = self._n_longer + 1 if is_longer else 0
         shorter, self._shorter = self._shorter, given if n == _GENERATES - 1 else None
-        if n == _GENERATES and bool((given[:, :-1] == shorter).all()):
-            frame = _user_frame(sys._getframe(1))
+        if n == _GENERATES and not torch_compat.cuda_is_capturing():  # it waits for the device
+            with torch_compat.without_modes():
+                goes_on = bool((given[:, :-1] == shorter).all())
+            frame = _user_frame(sys._getframe(1)) if goes_on else None
             if frame is not None:
                 self.generated = frame.f_code.co_filename, frame.f_lineno, now[1]
         elif n > _GENERATES and self.generated is not None:

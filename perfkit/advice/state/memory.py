@@ -242,7 +242,7 @@ def _in_a_buffer(live: Live, grown: Rise) -> Finding | None:
         (f"{_rose(grown, 'step')}; this buffer leads to a graph",),
         "with torch.no_grad():  # what is no part of the loss needs no graph\n"
         f"    self.{name} = ...  # or of values that are .detach()ed",
-        line=first_line_with(rf"\bself\.{name}\s*[-+*/]?=[^=]"),
+        line=first_line_with(rf"\bself\.{re.escape(name)}\s*[-+*/]?=[^=]"),
     )
 
 

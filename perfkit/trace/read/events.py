@@ -180,21 +180,25 @@ def host_rows(trace: Trace, steps: Steps) -> Bool:
     return (chosen & same)[trace.thread]
 
 
-def join_device(trace: Trace, rows: Int64) -> Int64:
-    """For each runtime row: the row of its device activity (by correlation), -1 where none."""
-    device = np.flatnonzero(
-        trace.is_a(Category.KERNEL, Category.MEMCPY, Category.MEMSET) & (trace.correlation >= 0)
-    )
+def _of_the_same_correlation(trace: Trace, rows: Int64, others: Bool) -> Int64:
+    """For each row: the one of the others with its correlation, -1 where none."""
+    found = np.flatnonzero(others & (trace.correlation >= 0))
     result = np.full(len(rows), -1, dtype=np.int64)
-    if not len(device) or not len(rows):
+    if not len(found) or not len(rows):
         return result
-    order = np.argsort(trace.correlation[device], kind="stable")
-    keys, device = trace.correlation[device][order], device[order]
+    order = np.argsort(trace.correlation[found], kind="stable")
+    keys, found = trace.correlation[found][order], found[order]
     wanted = trace.correlation[rows]
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    hit = (keys[at] == wanted) & (wanted >= 0)
-    result[hit] = device[at[hit]]
+    hit = keys[at] == wanted
+    result[hit] = found[at[hit]]
     return result
+
+
+def join_device(trace: Trace, rows: Int64) -> Int64:
+    """For each runtime row: the row of its device activity (by correlation), -1 where none."""
+    device = trace.is_a(Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+    return _of_the_same_correlation(trace, rows, device)
 
 
 @asked_once
@@ -245,17 +249,7 @@ def runtime_calls(trace: Trace, steps: Steps) -> RuntimeCalls:
 
 def launch_rows(trace: Trace, device_rows: Int64) -> Int64:
     """For each device activity: the row of the runtime call that launched it, -1 where unknown."""
-    calls = np.flatnonzero(trace.is_a(Category.RUNTIME) & (trace.correlation >= 0))
-    result = np.full(len(device_rows), -1, dtype=np.int64)
-    if not len(calls) or not len(device_rows):
-        return result
-    order = np.argsort(trace.correlation[calls], kind="stable")
-    keys, calls = trace.correlation[calls][order], calls[order]
-    wanted = trace.correlation[device_rows]
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    hit = keys[at] == wanted
-    result[hit] = calls[at[hit]]
-    return result
+    return _of_the_same_correlation(trace, device_rows, trace.is_a(Category.RUNTIME))
 
 
 def device_rows(trace: Trace, steps: Steps, *categories: Category) -> tuple[Int64, Int64]:
