@@ -88,8 +88,9 @@ IMAGES = LineKind(
     "loader = DataLoader(dataset, ..., num_workers=2)",
     rule="image-decode",
     title="Images are decoded while the step waits",
-    pattern=r"\b(Image\.open|imread|imdecode|decode_(jpeg|png|image)|read_image)\(|"
-    r"(?<!\))\.convert\([\"'](RGBA?|L)[\"']",
+    pattern=r"(?s)\b(Image\.open|imread|imdecode|decode_(jpeg|png|image)|read_image)\(|"
+    r"^(?!.*\b(merge|blend|composite|fromarray|resize|filter|enhance)\()"
+    r".*\.convert\([\"'](RGBA?|L)[\"']",
 )
 IMAGE_CHANGES = LineKind(
     "changing images",
@@ -104,7 +105,7 @@ IMAGE_CHANGES = LineKind(
 )
 FRAMES = LineKind(
     "a row of a pandas table, made anew as an object",
-    "# a column as an array, once: one number of it costs some ns, a row of a table some 50 µs\n"
+    "# a column as an array, once: to index it makes no object\n"
     'self.target = frame["target"].to_numpy()  # in __init__\n'
     "y = self.target[i]  # in __getitem__, not: frame.iloc[i]",
     title="A row of a pandas table is made into an object each time",

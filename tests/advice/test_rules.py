@@ -333,6 +333,7 @@ def _sampled(sim: Simulated, inside: dict[str, int], outside: dict[str, int]) ->
         ("i = np.random.choice(self.size, 64, replace=False)", r"rng\.choice\(n, k"),
         ("i = torch.randperm(n)[:64]", r"torch\.randint"),
         ('x = Image.merge("HSV", parts).convert("RGB")', "crop and resize first"),
+        ('picture = self.open(index).convert("RGB")', "draft"),  # PIL decodes as it converts
         ('y = self.frame.iloc[i]["label"]', "to_numpy"),
         ("(loss / 4).backward()", "fewer and larger operators in the forward pass"),
         ("(g,) = torch.autograd.grad(loss, x)", "fewer and larger operators in the forward pass"),
