@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,26 @@ def test_the_costliest_operator_is_named_beside_findings() -> None:
     assert "Costliest operator: aten::_slow_conv2d_forward, 97 %" in " ".join(
         opened.to_text().split()
     )
+
+
+@pytest.mark.parametrize("program", ["metrics_cpu", "scaler_clip"])
+def test_a_hook_of_the_optimizer_is_no_update(program: str) -> None:
+    """Told as slow launches, and to be cured by fewer updates."""
+    opened = _open(f"h200_{program}")
+    found = _found(opened)
+    assert opened.profile.diagnosis.bound_by == "host"
+    assert next(iter(found)) == "host-python"
+    assert "hook of the optimizer" in found["host-python"]["sentence"]
+    assert "optimizer._optimizer_step_post_hooks" in found["host-python"]["what_to_do"]
+    assert "optimizer-share" not in found
+
+
+def test_waits_that_a_graph_cannot_hold_are_named_beside_it() -> None:
+    """Three kinds, none of which idles the device for long beside slow launches."""
+    advised = _found(_open("h200_metrics_cpu"))["launch-bound"]["what_to_do"]
+    for kind in (".cpu(), .tolist()", ".item(), float()", "nonzero, boolean index"):
+        assert re.search(rf"#   [\d.]+ times? a step, [\d.]+ µs each: .*{re.escape(kind)}", advised)
+    assert " a step, " not in _found(_open("h200_gpt_launch"))["launch-bound"]["what_to_do"]
 
 
 def test_training_mode_without_training_is_told() -> None:

@@ -213,6 +213,20 @@ def test_an_optimizer_inside_backward_is_an_update() -> None:
     assert _host(sim) == {"backward": 400, "optimizer": 100, "other": 500}
 
 
+@pytest.mark.parametrize(("tail_us", "update_us"), [(900, 1_100), (3_000, 200)])
+def test_what_a_hook_does_after_the_update_is_no_update(tail_us: int, update_us: int) -> None:
+    """Nor launching: it was told as slow launches, and as an update that takes too long."""
+    sim = Simulated()
+    sim.step(0, 0, 300 + tail_us)
+    sim.kernel("aten::linear", 0, 10, 80)
+    sim.label("Optimizer.step#SGD.step", 100, 200 + tail_us)
+    sim.kernel("aten::_foreach_add_", 110, 120, 50)
+    sim.host("aten::_foreach_zero_", 250, 50)
+    assert _host(sim)["optimizer"] == update_us
+    waited = idle(load(sim.json())).total_us
+    assert (waited["launch"] > 1_000) is (update_us > 1_000)
+
+
 def test_gradient_accumulation_is_one_step_with_many_passes() -> None:
     sim = Simulated()
     sim.step(0, 0, 4_000)

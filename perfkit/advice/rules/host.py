@@ -25,6 +25,7 @@ from perfkit.advice.line_kinds import (
 from perfkit.advice.rules import rule
 from perfkit.base.source import Loop, loops_around, shown_line, statement
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
+from perfkit.trace.ask.breakdown import after_updates
 from perfkit.trace.ask.operators import Operator
 from perfkit.trace.read.events import FETCH
 from perfkit.trace.record.lines import LineSamples
@@ -90,6 +91,10 @@ _FIND_THE_LINE = (
     "with torch.profiler.profile(with_stack=True) as recording:\n"
     "    step(batch)\n"
     "# or have perfkit name the lines:  perfkit run script.py",
+)
+_HOOKS = (
+    "hooks = torch.optim.optimizer._global_optimizer_post_hooks  # a profiler's, too\n"
+    "print(*hooks.values(), *optimizer._optimizer_step_post_hooks.values())"
 )
 
 
@@ -159,12 +164,19 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
             f"{top.place}: {kind.words}"
         )
     waits = kind is WAITING
+    hooks = case.share_of(after_updates(case.trace, case.steps))
+    is_hook = top is None and 2 * hooks > share
+    if is_hook:
+        what = "A hook of the optimizer"
+        evidence.append(f"{fmt_share(hooks)} follow the last operator of Optimizer.step, within it")
     issued = place if kind is BACKWARD else None
     yield found(
         kind.rule,
         kind.title or _TITLES.get(kind, f"{what} outside of torch takes much of the step"),
         evidence,
-        _FIND_THE_LINE[case.is_file + (case.is_file and not case.knows_of_python)]
+        _HOOKS
+        if is_hook
+        else _FIND_THE_LINE[case.is_file + (case.is_file and not case.knows_of_python)]
         if top is None
         else (issued or kind).what_to_do,
         cures=("host",),

@@ -59,6 +59,10 @@ _SENT = (
     "# x = torch.empty(shape, pin_memory=True)\n"
     "x = x.to(device, non_blocking=True)  # asks for the copy, and goes on",
 )
+_ASKED = (
+    "the code, or a library, asks to wait (torch.{}.synchronize())",
+    "# only a clock needs to wait: once, after all of the work\ntorch.{}.synchronize()",
+)
 _OTHERWISE = (
     "the host waits for a result (.cpu(), .tolist(), synchronize)",
     "result = result.detach()  # keep it on the device until it is needed, outside of the step",
@@ -68,32 +72,18 @@ _OTHERWISE = (
 @rule
 def sync(case: Case) -> Iterator[Finding]:
     """The host waits for the device inside the step, which empties the queue."""
-    lost = case.lost_to("sync")
-    waits = [s for s in case.syncs if not s.is_transfer]
-    if case.idle["sync"] < _LEAST_SYNC or not waits:
+    lost, kinds = case.lost_to("sync"), _waits(case)
+    if case.idle["sync"] < _LEAST_SYNC or not kinds:
         return  # nothing waits for what it delays
-    by_op: dict[str, list[Sync]] = defaultdict(list)
-    for wait in waits:
-        by_op[wait.op or wait.call].append(wait)
-    top = max(by_op, key=lambda op: sum(s.cost_us for s in by_op[op]))
-    worst = by_op[top][0]
-    known = next((o for o in reversed(worst.ops) if o in _INSTEAD), "")
-    what, what_to_do = _INSTEAD.get(known, _OTHERWISE)
-    if "HtoD" in worst.copy:
-        what, what_to_do = _SENT
-    elif not worst.op and "Synchronize" in top and case.trace.is_a(Category.OP).any():
-        kind = "cuda" if case.is_file or in_use().is_cpu else in_use().type
-        what = f"the code, or a library, asks to wait (torch.{kind}.synchronize())"
-        what_to_do = (
-            f"# only a clock needs to wait: once, after all of the work\ntorch.{kind}.synchronize()"
-        )
+    waits = [wait for same in kinds.values() for wait in same]
+    (what, what_to_do), (worst, *_) = next(iter(kinds.items()))
     place = worst.place
     yield found(
         "sync",
         "The host waits for the device inside the step",
         [
             f"{plural(times_waited(waits) / case.n_steps, 'sync')} per step, most costly in "
-            f"{top}: {what}",
+            f"{worst.op or worst.call}: {what}",
             f"they take {fmt_us(sum(s.cost_us for s in waits) / case.n_steps)} of the host; the "
             f"device then idles for {fmt_share(case.idle['sync'])} of each step",
         ],
@@ -102,6 +92,19 @@ def sync(case: Case) -> Iterator[Finding]:
         share=lost,
         line=place and f"{place[0]}:{place[1]} in {place[2]}{' (its def)' * worst.at_def}",
     )
+
+
+def _waits(case: Case) -> dict[tuple[str, str], list[Sync]]:
+    """What the host waits for and what to do → such waits; the costliest first."""
+    kinds = defaultdict[tuple[str, str], list[Sync]](list)
+    for wait in (s for s in case.syncs if not s.is_transfer):
+        known = next((o for o in reversed(wait.ops) if o in _INSTEAD), "")
+        kind = _SENT if "HtoD" in wait.copy else _INSTEAD.get(known, _OTHERWISE)
+        if not wait.op and "Synchronize" in wait.call and case.trace.is_a(Category.OP).any():
+            call = "cuda" if case.is_file or in_use().is_cpu else in_use().type
+            kind = _ASKED[0].format(call), _ASKED[1].format(call)
+        kinds[kind].append(wait)
+    return dict(sorted(kinds.items(), key=lambda kind: -sum(s.cost_us for s in kind[1])))
 
 
 @rule
@@ -215,13 +218,17 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         n = plural(len(took_us) / case.n_steps, "kernel")
         told += [f"{n} per step, half of them shorter than {fmt_us(float(np.median(took_us)))}"]
     if (case.rows(Category.RUNTIME) & case.trace.holds("GraphLaunch")).any():
-        what_to_do = (
-            "# the device waits for what is launched outside of the CUDA graph: capture more\n"
-            "with torch.cuda.graph(graph):\n"
-            "    y = prepare(model(x))"
-        )
+        what_to_do = "# much is launched outside of the CUDA graph: capture more"
     else:
         what_to_do = 'model = torch.compile(model, mode="reduce-overhead")  # CUDA graphs'
+    waits = [
+        f"\n#   {plural(times / case.n_steps, 'time')} a step, "
+        f"{fmt_us(sum(s.cost_us for s in same) / times)} each: {what}"
+        for (what, _), same in _waits(case).items()
+        if same[0].op and 2 * (times := times_waited(same)) >= case.n_steps
+    ]
+    if waits:
+        what_to_do += f"\n# no graph holds a wait: read results after the loop{''.join(waits)}"
     seen = (x for x in case.lines_in(parts).by_line() if x.n_samples >= _LEAST_SAMPLES)
     yield found(
         "launch-bound",

@@ -5,8 +5,8 @@ On the host every ns of a step belongs to the first of these classes that covers
 1. *sync*: a runtime call that waits for the device, or a blocking device-to-host copy;
 2. *copy*: a host-to-device transfer and the wait that belongs to it;
 3. *data wait*: ``enumerate(DataLoader)#…__next__`` on the step's thread;
-4. *optimizer*: ``Optimizer.step#`` (without the closures that it runs) and
-   ``Optimizer.zero_grad#``;
+4. *optimizer*: ``Optimizer.step#`` (without the closures that it runs, and without what follows
+   its last operator for long: hooks) and ``Optimizer.zero_grad#``;
 5. *backward*: the autograd engine, on the step's thread (CPU) or its own (CUDA), with the
    short gaps between two of its functions;
 6. *forward*: every other op on the step's thread (the loss and metrics too), and all of
@@ -55,6 +55,8 @@ HOST_PRIORITY = (
 # Between two autograd functions the engine itself works for some µs; a longer pause without
 # any op is Python between two calls of backward().
 _ENGINE_GAP_NS = 1_000_000
+# An update ends with its last operator; what takes longer than this after it is a hook's.
+_FREES_NS = 1_000_000
 # A step's last kernels may always end after it; more than this, and the host did not wait.
 _AHEAD = 1.05
 
@@ -227,15 +229,30 @@ def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
         "sync": calls.waiting(trace),
         "copy": calls.copying(trace),
         "data wait": span(trace, data),
-        "optimizer": _without_closures(
-            span(trace, optimizer),
-            backward_parts,
-            _recorded(trace, ops & ~backward_parts.covers(start), backward),
+        "optimizer": without(
+            _without_closures(
+                span(trace, optimizer),
+                backward_parts,
+                _recorded(trace, ops & ~backward_parts.covers(start), backward),
+            ),
+            after_updates(trace, steps),
         ),
         "backward": backward_parts,
         "forward": span(trace, forward),
         "communication": span(trace, host_collective_rows(trace, steps)),
     }
+
+
+@asked_once
+def after_updates(trace: Trace, steps: Steps) -> Intervals:
+    """What follows the last operator of an ``Optimizer.step`` for long: a hook, and no update."""
+    here = trace.thread == steps.thread
+    labels = trace.is_a(Category.OP, Category.ANNOTATION) & trace.begins("Optimizer.step#") & here
+    parts = span(trace, labels)
+    work = np.sort(trace.end_ns[trace.is_a(Category.OP, Category.RUNTIME) & here & ~labels])
+    last = np.r_[-1, work][np.searchsorted(work, parts.end, side="right")]
+    long = (last > parts.start) & (parts.end - last > _FREES_NS)
+    return Intervals(last[long], parts.end[long])
 
 
 def _recorded(trace: Trace, forward: Bool, backward: Bool) -> Int64:
