@@ -24,13 +24,7 @@ from perfkit.trace.ask.breakdown import (
 from perfkit.trace.ask.operators import Nesting, Operator, nesting, operators
 from perfkit.trace.ask.set_up import SetUp, compiling, set_up
 from perfkit.trace.ask.typical import Typical, typical
-from perfkit.trace.read.columns import (
-    DEVICE_CATEGORIES,
-    Bool,
-    Category,
-    Int64,
-    Trace,
-)
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
 from perfkit.trace.read.events import (
     driver_calls,
     graph_captures,

@@ -278,11 +278,7 @@ def explain(
         step=step,
         provenance=origin,
         n_steps=len(split.steps),
-        warnings=(
-            *recording.warnings,
-            *_doubts(case, outside, is_piece=bool(no_step)),
-            *no_least,
-        ),
+        warnings=(*recording.warnings, *_doubts(case, outside, is_piece=bool(no_step)), *no_least),
         trace=trace,
         is_piece=is_piece,
         compiled=facts.compiled,

@@ -182,9 +182,6 @@ def padding(batch: Any) -> Padding | None:
 
     Rows are the first dimension and positions the second, at whose end (or begin) whole stretches
     hold one value. Reads the memory without an operator of torch's.
-
-    Args:
-        batch: a tensor or an array, on the host.
     """
     if getattr(getattr(batch, "device", None), "type", "cpu") != "cpu":
         return None

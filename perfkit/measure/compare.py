@@ -385,11 +385,9 @@ def _checked_names(names: object) -> tuple[str, str]:
 
 def _check_callable(name: str, function: Callable[..., object]) -> None:
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # some builtins have no signature; the call will show
-    try:
-        signature.bind()
+        inspect.signature(function).bind()
+    except ValueError:
+        pass  # some builtins have no signature; the call will show
     except TypeError as error:
         raise UsageError(
             f"{name!r} cannot be called without arguments ({error}): wrap it in a lambda"
@@ -399,49 +397,30 @@ def _check_callable(name: str, function: Callable[..., object]) -> None:
 def sentence(names: tuple[str, str], interval: Interval) -> str:
     """The answer in words; ``names`` are those of ``a`` and ``b``. It says which one is faster."""
     a, b = names
-    ratio = fmt_ratio(interval.ratio)
+    ratio, low, high = interval.ratio, interval.low, interval.high
     if not interval.known:
-        blocks = "block" if interval.n_blocks == 1 else "blocks"
         return (
-            f"Too little was measured to compare {a!r} with {b!r}: {interval.n_blocks} "
-            f"{blocks} with a ratio of {ratio}, and no interval."
+            f"Too little was measured to compare {a!r} with {b!r}: "
+            f"{plural(interval.n_blocks, 'block')} with a ratio of {fmt_ratio(ratio)}, and no "
+            "interval."
         )
-    ends = (
-        f"{fmt_chosen_share(interval.confidence)} interval "
-        f"{fmt_interval(interval.low, interval.high)}"
-    )
-    if not interval.different:
-        steady = no_difference(interval.low, interval.high) == "no difference seen"
-        said = (
-            f"No difference seen between {a!r} and {b!r}"
-            if steady
-            else f"Too unsteady to tell which of {a!r} and {b!r} is faster"
-        )
-        said += f": the ratio is {ratio} ({ends})."
-        least = interval.detectable
-        if least is None or least >= 1:
-            return said
-        return (
-            f"{said} A difference of {fmt_share(least)} would have been seen with 80 % probability."
-        )
-    if interval.ratio > 1:
-        return f"{b!r} is {ratio} as fast as {a!r} ({ends})."
-    share = fmt_chosen_share(interval.confidence)
-    low = 1 / interval.high if interval.high else math.inf
-    high = 1 / interval.low if interval.low else math.inf
-    return (
-        f"{a!r} is {fmt_ratio(1 / interval.ratio)} as fast as {b!r} "
-        f"({share} interval {fmt_interval(low, high)})."
-    )
+    if interval.different and ratio < 1:
+        a, b, ratio, low, high = b, a, 1 / ratio, 1 / high, 1 / low
+    ends = f"{fmt_chosen_share(interval.confidence)} interval {fmt_interval(low, high)}"
+    if interval.different:
+        return f"{b!r} is {fmt_ratio(ratio)} as fast as {a!r} ({ends})."
+    said = f"Too unsteady to tell which of {a!r} and {b!r} is faster"
+    if no_difference(low, high) == "no difference seen":
+        said = f"No difference seen between {a!r} and {b!r}"
+    said += f": the ratio is {fmt_ratio(ratio)} ({ends})."
+    least = interval.detectable
+    if least is not None and least < 1:
+        said += f" A difference of {fmt_share(least)} would have been seen with 80 % probability."
+    return said
 
 
 def doubts(
-    a: _Array,
-    b: _Array,
-    interval: Interval,
-    *,
-    busy: str = "",
-    over: str = "",
+    a: _Array, b: _Array, interval: Interval, *, busy: str = "", over: str = ""
 ) -> tuple[str, ...]:
     """Reasons to doubt the interval of two arms, in one sentence; empty if there are none.
 
@@ -464,13 +443,11 @@ def doubts(
         found.append(
             f"unsteady: the ratio of the middle half of the blocks spans {fmt_share(spread)}"
         )
-    n = interval.n_blocks
     remedy = "measure again on a quiet machine" if busy else "raise budget_s"
     half = math.sqrt(interval.high / interval.low) - 1 if interval.known else math.inf
     if half > _WIDE_INTERVAL:
         known = "has no interval" if half == math.inf else f"is known to ±{fmt_share(half)} only"
-        blocks = f"{n} block{'s' * (n != 1)}"
-        found.append(f"after {blocks} the ratio {known}: {remedy}")
+        found.append(f"after {plural(interval.n_blocks, 'block')} the ratio {known}: {remedy}")
     return ("; ".join(found),) if found else ()
 
 

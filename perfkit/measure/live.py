@@ -257,11 +257,7 @@ class Live:
     # --- begin and end ----------------------------------------------------------------------
 
     def start(self, ask: Callable[[Live], None]) -> None:
-        """Begin, in this thread.
-
-        Args:
-            ask: called between two steps, after the first one and each doubling of their number.
-        """
+        """Begin, in this thread: ``ask`` after the first step and each doubling of their number."""
         if self._undo:
             return
         self._thread_id, self._asked = get_ident(), ask

@@ -39,8 +39,7 @@ class Steps:
 
     Attributes:
         numbers: from 0.
-        step_ms: how long each took.
-        wait_ms: its data wait.
+        step_ms, wait_ms: how long each took, and its data wait.
         phase_ms: of each of :data:`~perfkit.measure.phases.PHASES`; empty where they are not sure.
         gc_ms: in Python's garbage collector; part of the phases.
     """
@@ -94,10 +93,7 @@ class StepMeter:
     def add(self, step_ns: int, wait_ns: int, made_of: Sequence[int] = _NOTHING) -> tuple[int, int]:
         """A step is over; return its duration and data wait as they are kept, in nanoseconds.
 
-        Args:
-            step_ns: how long it took.
-            wait_ns: its data wait.
-            made_of: its phases and its garbage collections, in nanoseconds.
+        It is ``made_of`` its phases and its garbage collections.
         """
         if step_ns < 0:  # the clock went backwards
             step_ns = 0

@@ -210,10 +210,7 @@ class Phases:
     ) -> Callable[..., Any]:
         """A hook: it acts in the watched thread, and not in these phases; it cannot raise.
 
-        Args:
-            act: what to do.
-            unless: the phases.
-            is_compiling: for what torch.compile may look through; asked first.
+        ``is_compiling``, for what torch.compile may look through, is asked first.
         """
 
         def event(*args: Any) -> Any:
@@ -258,12 +255,9 @@ class Phases:
                 call()
 
     def take(self, until_ns: int | None = None) -> tuple[int, ...]:
-        """Nanoseconds of each of :data:`PHASES` since the last call; a step is over.
+        """Nanoseconds of each of :data:`PHASES` since the last call; a step is over, now or then.
 
         What an optimizer that raised had left open is closed.
-
-        Args:
-            until_ns: when the step ended, where that is not now.
         """
         self._advance(until_ns)
         if self._stack and self._phase != _EVALUATION:

@@ -53,9 +53,7 @@ class SlowStepSampler:
     def learns(self, meter: StepMeter, loop: CodeType | None = None) -> None:
         """What the last steps say of when one is overdue; the first time, begin to look.
 
-        Args:
-            meter: has the steps.
-            loop: the code that asks for batches.
+        ``loop`` is the code that asks for batches.
         """
         usual_ns = meter.usual_ns()
         if not usual_ns or not self.instrument.is_on:

@@ -167,10 +167,7 @@ def _correlation_time(data: npt.NDArray[np.float64]) -> float:
 
 
 def _doubts(
-    data: npt.NDArray[np.float64],
-    ordered: npt.NDArray[np.float64],
-    reached: float,
-    together: float,
+    data: npt.NDArray[np.float64], ordered: npt.NDArray[np.float64], reached: float, together: float
 ) -> Iterable[str]:
     n = len(data)
     median = float(np.median(ordered))

@@ -82,19 +82,14 @@ class Update:
 
 
 class Named(Protocol):
-    """What an observer wants to know of a run."""
+    """What an observer wants to know of a run; ``total`` is its steps per epoch, if known."""
 
     @property
-    def name(self) -> str:
-        """What to call it."""
-
+    def name(self) -> str: ...
     @property
-    def total(self) -> int | None:
-        """Steps per epoch, if known."""
-
+    def total(self) -> int | None: ...
     @property
-    def epochs(self) -> int:
-        """How many have begun."""
+    def epochs(self) -> int: ...
 
 
 class Observer(Protocol):
@@ -232,11 +227,7 @@ class StepTracker:
         self._epoch_from = self.meter.n
 
     def stop(self, until_ns: int | None = None) -> None:
-        """End: leave no hook, and update once more.
-
-        Args:
-            until_ns: when the loop ended, where that is not now.
-        """
+        """End: leave no hook, and update once more; the loop ended then, or now."""
         self.unhook()
         now_ns = self.now() if until_ns is None else until_ns
         with self._machine.guard("ending"):
@@ -276,8 +267,7 @@ class StepTracker:
         """A step is over; return when this is: what it takes belongs to neither step.
 
         Args:
-            began_ns: by the clock.
-            ended_ns: by the clock.
+            began_ns, ended_ns: by the clock.
             fetched: its data wait in nanoseconds and its samples, where fetches are told.
         """
         meter, batches = self.meter, self._batches
@@ -391,12 +381,8 @@ class StepTracker:
     def summary(self, name: str, ended: str, wall_s: float, **known: Any) -> RunSummary:
         """What the steps were like, and what bounds them.
 
-        Args:
-            name: of the run.
-            ended: how.
-            wall_s: seconds that it took.
-            known: further fields of :class:`~perfkit.measure.verdict.RunFacts`, or other values of
-                those here.
+        ``known`` are further fields of :class:`~perfkit.measure.verdict.RunFacts`, or other values
+        of those here.
         """
         meter, phases = self.meter, self.phases
         doubts = *(f.sentence() for f in self.failures), *filter(None, [phases.doubt])

@@ -24,13 +24,7 @@ from perfkit.measure.memory_looks import Footprint, Rise, rise
 from perfkit.measure.meter import Steps, means_of_neighbours
 from perfkit.measure.paired import t_quantile
 from perfkit.measure.phases import PHASES
-from perfkit.measure.summary import (
-    DATA_BOUND_FROM,
-    PARTLY_FROM,
-    Summary,
-    drift_of,
-    summarize,
-)
+from perfkit.measure.summary import DATA_BOUND_FROM, PARTLY_FROM, Summary, drift_of, summarize
 
 # A larger gain is not a prediction: something else would bound the step first.
 _MOST_GAIN = 100
@@ -395,16 +389,12 @@ def _bound_by_data(run: RunSummary, step: Summary) -> list[str]:
             f"Median step {median}; no torch DataLoader was read, so how long the steps wait for "
             "data is not known"
         ]
-    verdict = (
-        "Data-bound"
-        if share >= DATA_BOUND_FROM
-        else "Partly data-bound"
-        if share >= PARTLY_FROM
-        else "Not data-bound"
-    )
+    kind = "Data" if share >= DATA_BOUND_FROM else "Partly data"
+    if share < PARTLY_FROM:
+        kind = "Not data"
     between = "" if low is None or high is None else f" [{fmt_share(low)}, {fmt_share(high)}]"
     said = [
-        f"{verdict}: {fmt_share(share)}{between} of each step waits for the loader (median step "
+        f"{kind}-bound: {fmt_share(share)}{between} of each step waits for the loader (median step "
         f"{median})"
     ]
     if PARTLY_FROM <= share < 1:
@@ -442,10 +432,9 @@ def _growth(steps: Steps, drift: Trend | None, memory: MemoryUse | None) -> str:
 
 def growing(memory: MemoryUse | None) -> str:
     """That its memory grows, in words; empty where it does not."""
-    creep = None if memory is None else memory.creep
-    if memory is None or creep is None:
+    if memory is None or memory.creep is None:
         return ""
-    return f"{_GROWING[memory.kind]} grows by {fmt_bytes(creep.per_step)} a step"
+    return f"{_GROWING[memory.kind]} grows by {fmt_bytes(memory.creep.per_step)} a step"
 
 
 def _uneven(steps: Steps, median: float, during: Callable[[set[int]], str]) -> list[str]:

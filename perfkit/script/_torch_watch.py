@@ -126,8 +126,7 @@ class TorchWatch:
             from perfkit.memory.account import Accountant
 
             accountant = Accountant(max_steps=options.memory_steps, command="perfkit run")
-            accountant.__enter__()
-            self._accountant = accountant
+            self._accountant = accountant.__enter__()
         if not options.synclint or n < options.synclint_from:
             return
         if n >= options.synclint_from + SYNCLINT_STEPS:
@@ -135,15 +134,12 @@ class TorchWatch:
         elif self._lint is None:
             from perfkit.synclint.watch import SyncWatch
 
-            lint = SyncWatch()
-            lint.__enter__()
-            self._lint = lint
+            self._lint = SyncWatch().__enter__()
 
     def _end_account(self, error: BaseException | None = None) -> None:
         accountant, self._accountant = self._accountant, None
         if accountant is not None:
-            kind = None if error is None else type(error)
-            accountant.__exit__(kind, error, None)
+            accountant.__exit__(None, error, None)
             self.account = accountant.result
 
     def _end_lint(self, error: BaseException | None = None) -> None:

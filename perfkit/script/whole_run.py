@@ -50,10 +50,8 @@ _LEAST_SHARE = 0.001
 
 @dataclass(frozen=True)
 class Times:
-    """When the run began, when torch was imported (None if it was not), and when it ended.
-
-    Seconds of ``time.perf_counter``; and whether torch was imported in another thread than the
-    program's.
+    """When the run began, when torch was imported (None if it was not), and when it ended, by
+    ``time.perf_counter``; and whether torch was imported in another thread than the program's.
     """
 
     began_s: float

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import ContextDecorator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from perfkit.base.arguments import check_function, check_instance
@@ -18,14 +17,7 @@ from perfkit.base.source import statement
 from perfkit.base.torch_compat import WAS_LOST
 from perfkit.base.user_code import package_path
 from perfkit.base.words import most_often
-from perfkit.synclint.catalogue import (
-    CATALOGUE,
-    COPIES,
-    EXPLICIT,
-    OF_A_SAMPLE,
-    OF_THE_CALL,
-    Entry,
-)
+from perfkit.synclint.catalogue import CATALOGUE, COPIES, EXPLICIT, OF_A_SAMPLE, OF_THE_CALL, Entry
 from perfkit.synclint.sites import place, runs_only_without_gpu, spelled
 
 if TYPE_CHECKING:
@@ -205,20 +197,13 @@ class no_syncs(ContextDecorator):  # noqa: N801 - read as a statement: `with no_
     def __enter__(self) -> None:
         from perfkit.synclint.watch import SyncWatch
 
-        watch = SyncWatch(self._model)
-        watch.__enter__()
-        self._watch = watch
+        self._watch = SyncWatch(self._model).__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         __tracebackhide__ = True  # pytest shows the user's block, not this function
         watch, self._watch = self._watch, None
-        watch.__exit__(kind, error, traceback)
-        if error is not None:
+        watch.__exit__(kind, *error)
+        if kind is not None:
             return
         syncs = syncs_of(watch)
         if not self._copies:

@@ -8,7 +8,7 @@ duration, and one that waited inside a label is a wait of that line.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +19,7 @@ from perfkit.base.errors import MeasurementError, ProfilerBusyError, TraceError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine import stamp
 from perfkit.base.source import statement
-from perfkit.base.words import fmt_ms
+from perfkit.base.words import fmt_ms, plural
 from perfkit.synclint.catalogue import CATALOGUE
 from perfkit.synclint.find import (
     AS_PREDICTED,
@@ -178,23 +178,16 @@ def _compared(predicted: SyncLines, traced: Sequence[tuple[Site | None, Wait]]) 
     found = [_happened(*seen, foretold.pop(at, None)) for at, seen in lines.items()]
     for sync in foretold.values():
         found.append(replace(sync, outcome=AS_PREDICTED if sync.op in _UNSEEN else NOT_SEEN))
-    return SyncLines(
-        sorted(found, key=lambda sync: sync.at),
-        provenance=stamp("measured here"),
-        warnings=(*predicted.warnings, *_told_of([wait for site, wait in traced if site is None])),
-    )
-
-
-def _told_of(elsewhere: Sequence[Wait]) -> Iterator[str]:
-    """Waits that belong to no line, in one sentence."""
-    if elsewhere:
-        n = len(elsewhere)
+    warnings = predicted.warnings
+    if elsewhere := [wait for site, wait in traced if site is None]:
         calls = ", ".join(sorted({call for wait in elsewhere for call in wait.calls}))
         waited_ms = sum(wait.cost_us for wait in elsewhere) / 1e3
-        yield (
-            f"{n} more wait{'s' * (n != 1)} ({calls}; {fmt_ms(waited_ms)}) happened outside of "
-            "torch's operators: in a library, perhaps, and not on a known line"
+        warnings += (
+            f"{plural(len(elsewhere), 'more wait')} ({calls}; {fmt_ms(waited_ms)}) happened "
+            "outside of torch's operators: in a library, perhaps, and not on a known line",
         )
+    found.sort(key=lambda sync: sync.at)
+    return SyncLines(found, provenance=stamp("measured here"), warnings=warnings)
 
 
 def _happened(site: Site, waits: Sequence[Wait], foretold: SyncLine | None) -> SyncLine:

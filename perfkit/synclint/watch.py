@@ -15,7 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -30,17 +30,11 @@ from perfkit.base.errors import UsageError
 from perfkit.base.ignored_warnings import ignore_warnings
 from perfkit.base.instrument import Instrument
 from perfkit.base.stand_in import stand_in
-from perfkit.base.uninterrupted import Uninterrupted, surely
+from perfkit.base.uninterrupted import Uninterrupted
 from perfkit.memory.crossings import is_positions
 from perfkit.synclint.connections import Connections, Spot
 from perfkit.synclint.rules import API_READS, rule_of
-from perfkit.synclint.sites import (
-    Site,
-    is_literal_cpu,
-    library_between,
-    run_by_autograd,
-    site_of,
-)
+from perfkit.synclint.sites import Site, is_literal_cpu, library_between, run_by_autograd, site_of
 
 if TYPE_CHECKING:
     from perfkit.synclint.reality import Tracer
@@ -224,17 +218,8 @@ class SyncWatch:
             stack.callback(torch_compat.leave_dispatch_mode, self.ops)
             self._stack = stack.pop_all()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        surely(self._end)
-
-    def _end(self) -> None:
-        with self.instrument.guard("ending"):
-            self._stack.close()
+    def __exit__(self, *error: object) -> None:
+        self.instrument.take_back([self._stack.close])
 
     def _switch_off(self) -> None:
         self._paused += 1
@@ -538,7 +523,7 @@ class SyncWatch:
 
         None where nothing is to be noted of it.
         """
-        if self._fetching and self._passes_over(name, args, kwargs):
+        if self._passes_over(name, args, kwargs):
             return None
         self._api = name
         # what these call in turn says nothing

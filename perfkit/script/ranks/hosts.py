@@ -35,10 +35,7 @@ def gather(job: Job, environment: Mapping[str, str]) -> bool:
 
 
 def _exchange(job: Job, address: str, port: int, host: int, n_hosts: int) -> bool:
-    from torch.distributed import (  # type: ignore[attr-defined]
-        PrefixStore,
-        TCPStore,
-    )
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     server = TCPStore(address, port, is_master=False, timeout=_PATIENCE)
     store = PrefixStore(f"perfkit/{job.folder.name}", server)

@@ -173,8 +173,8 @@ def joint(
         doubt="" if failed else _doubt(records),
         world_size=world_size,
         ranks=tuple(
-            _rank(rank, _ended(statuses.get(rank), rank in alive), statuses.get(rank),
-                  records.get(rank), wait_ms.get(rank), hung=bool(failed))
+            _rank(rank, statuses.get(rank), records.get(rank), wait_ms.get(rank),
+                  is_alive=rank in alive, hung=bool(failed))
             for rank in here
         ),
         culprits=culprits,
@@ -188,14 +188,6 @@ def joint(
 
 
 # --- how it ended ---------------------------------------------------------------------------------
-
-
-def _ended(status: Status | None, is_alive: bool) -> str:
-    if status is None:
-        return "was not seen"
-    if status.ended:
-        return status.ended
-    return "is still running" if is_alive else "died"
 
 
 def _culprits(
@@ -244,11 +236,10 @@ def _others(n: int) -> str:
 
 
 def _sentence(n: int, late: Lateness | None, compared: Ranks | None) -> str:
-    worst = late.late[0] if late is not None and late.late else None
-    slow = compared.stragglers[0] if compared is not None and compared.stragglers else None
-    if worst is not None and late is not None:
-        return _late_sentence(worst, late)
-    if slow is not None and compared is not None:
+    if late is not None and late.late:
+        return _late_sentence(late.late[0], late)
+    if compared is not None and compared.stragglers:
+        slow = compared.stragglers[0]
         lost_ms = sum(ms for (_, whom), ms in compared.waits_ms.items() if whom == slow) / (n - 1)
         return (
             f"{_waiting([r.rank for r in compared.ranks], slow)} for rank {slow}: "
@@ -305,14 +296,17 @@ def _late_sentence(worst: LateRank, late: Lateness) -> str:
 
 def _rank(
     rank: int,
-    ended: str,
     status: Status | None,
     record: RankRecord | None,
     wait_ms: float | None,
     *,
+    is_alive: bool,
     hung: bool,
 ) -> RankRun:
-    n = 0 if status is None else status.n_steps
+    ended, n = "was not seen", 0
+    if status is not None:
+        ended = status.ended or ("is still running" if is_alive else "died")
+        n = status.n_steps
     if record is not None:
         n = record.n_steps
     per_step = {} if record is None or not n else record.phase_s
@@ -354,10 +348,7 @@ def imbalance_words(run: RankedRun) -> tuple[str, ...]:
 
 
 def _warnings(
-    here: Sequence[int],
-    world_size: int,
-    missing: Sequence[int],
-    compared: Ranks | None,
+    here: Sequence[int], world_size: int, missing: Sequence[int], compared: Ranks | None
 ) -> tuple[str, ...]:
     said = []
     if len(here) < world_size:

@@ -121,7 +121,13 @@ def run_workload(
         paths = [folder / f"value{rank}" for rank in range(ranks)]
         returned = [cloudpickle.loads(p.read_bytes()) if p.exists() else None for p in paths]
         told = [f"restarted after attempt {n}: {said}" for n, said in enumerate(failures, 1)]
-        stopped = [_stopped(one, options) for one in returned if isinstance(one, Stopped)]
+        stopped = [
+            f"the workload is a generator, and was stopped after {plural(one.n_steps, 'step')}, "
+            f"when {fmt_count(options.steps)} were recorded (steps=): it returned nothing; a "
+            "function without yield runs to its end"
+            for one in returned
+            if isinstance(one, Stopped)
+        ]
         program = getattr(workload, "__name__", type(workload).__name__)
         report = replace(report, program=program, warnings=(*told, *report.warnings, *stopped[:1]))
         return LaunchedRun(
@@ -262,12 +268,4 @@ def _failure(
         f"torchrun ended with exit code {job.process.returncode}, and no rank said why: see the "
         "output",
         output,
-    )
-
-
-def _stopped(stopped: Stopped, options: Options) -> str:
-    return (
-        f"the workload is a generator, and was stopped after {plural(stopped.n_steps, 'step')}, "
-        f"when {fmt_count(options.steps)} were recorded (steps=): it returned nothing; a function "
-        "without yield runs to its end"
     )

@@ -182,8 +182,7 @@ def start_alone(profile: Any) -> None:
     profilers that the user starts later, and for child processes.
 
     Raises:
-        ProfilerBusyError: a profiler runs in this process or is about to, or torch refuses;
-            nothing has begun.
+        ProfilerBusyError: a profiler runs or is about to, or torch refuses; nothing has begun.
     """
     import torch
 

@@ -51,10 +51,7 @@ class StepEnds:
     """
 
     def __init__(
-        self,
-        instrument: Instrument,
-        run: Callable[..., None],
-        on_end: Callable[[], None],
+        self, instrument: Instrument, run: Callable[..., None], on_end: Callable[[], None]
     ) -> None:
         self._instrument = instrument
         self._run, self._on_end = run, on_end
