@@ -65,9 +65,6 @@ class Case:
     what is left of the step it idles, in the recording's proportions.
 
     Attributes:
-        trace: the events.
-        steps: the steps in them.
-        breakdown: their split.
         lines: samples of source lines; none for a trace from a file.
         worker_lines: the same of the DataLoader's workers.
         facts: what the trace does not contain; empty for a trace from a file.

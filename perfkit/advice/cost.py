@@ -302,7 +302,6 @@ def step_elsewhere(
     """Predict the step's length on another device.
 
     Args:
-        opened: a trace with recorded shapes.
         device: name of a data sheet, e.g. ``"H200"``.
         step_ms: length of a step without the profiler, where that is known: on a GPU what is
             shorter then is the host's part.

@@ -91,11 +91,7 @@ def diagnose(
     On a busy machine times are not the code's own: then findings have no bound.
 
     Args:
-        case: what is known about the steps.
-        step: summary of the steps' lengths in ms.
         provenance: where the figures come from: ``measured here``, ``recorded`` …
-        elsewhere: the code's time outside steps like these.
-        busy: what else the machine was doing.
         no_step: that the code has no steps, to be said first.
         is_piece: whether no step was found, so that the figures are of all of it as one piece.
         state: what the run's objects have shown; it comes first.

@@ -129,11 +129,7 @@ def fact(
     gain: tuple[float, str] | None = None,
     **more: Any,
 ) -> Finding:
-    """A finding about the run's objects; see :class:`Finding`.
-
-    Args:
-        gain: its bound and formula, where the objects tell it.
-    """
+    """A finding about the run's objects; see :class:`Finding`."""
     bound, formula = gain or (1.0, "")
     return Finding(
         rule=rule,

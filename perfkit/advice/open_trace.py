@@ -82,8 +82,7 @@ class OpenTrace(Shown):
 
     Attributes:
         file: the trace's file; empty if it was given as bytes or as a :class:`Trace`.
-        trace: its events.
-        steps: its steps.
+        trace, steps: its events, and its steps.
     """
 
     def __init__(self, trace: Trace, file: str = "") -> None:
@@ -120,9 +119,6 @@ class OpenTrace(Shown):
     def ranks(self, *others: str | os.PathLike[str]) -> Ranks:
         """Compare with the traces of the other ranks of the run: who waits for whom.
 
-        Args:
-            others: their files.
-
         Raises:
             UsageError: no other file is given, or this trace has none itself.
             TraceError: a file cannot be read or is not a trace.
@@ -133,9 +129,6 @@ class OpenTrace(Shown):
 
     def diff(self, before: str | os.PathLike[str] | Trace | OpenTrace) -> Diff:
         """What changed since another trace.
-
-        Args:
-            before: the other trace, or its file.
 
         Raises:
             TraceError: the file cannot be read or is not a trace.

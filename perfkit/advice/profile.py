@@ -172,7 +172,6 @@ class Profile(Shown):
         All formats are scrubbed by default, because a saved profile is meant to be shared.
 
         Args:
-            path: the file to write.
             scrub: remove user and host names, environment dumps and tokens (see
                 :mod:`perfkit.base.scrub`); if False, the trace is written as torch wrote it.
 
@@ -221,7 +220,6 @@ def explain(
     Args:
         recording: a ``Recorder``'s recording, or a trace from ``perfkit.trace.load``.
         is_step: whether the whole recording is a step, because you say so.
-        state: what the run's objects have shown.
         whole: host class → share, of all steps of the run; None where only a few are known.
         evaluated_ms: what of each recorded step was evaluation, where that is known.
     """

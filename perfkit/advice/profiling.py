@@ -46,7 +46,6 @@ class Profiling(Shown):
     After the block it shows itself as its :attr:`result` does: print it, display it, ``save`` it.
 
     Attributes:
-        n_calls: how often :meth:`call` called the step.
         on_recorded: set before it starts, it is called with a :class:`Profile` once the steps are
             recorded, where the region goes on for seconds after that.
     """
@@ -142,7 +141,6 @@ class Profiling(Shown):
         optimizer steps, it is a training loop and is called only once.
 
         Args:
-            step: called without arguments.
             repeat: call it so often, whatever it does; by default as often as warm-up, profiling
                 and three unprofiled steps need, but for at most 20 s.
         """

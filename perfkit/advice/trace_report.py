@@ -129,10 +129,6 @@ def trace_report(
     """Read and explain traces.
 
     Args:
-        files: one trace, or one per rank of the same run.
-        diff: another trace to compare the first one with.
-        progress: called with a few words before each part of the work.
-        unpack_at_most: bytes that a compressed trace may expand to; None for no limit.
         answers: also answer every question that a trace can be asked, for a page with all of them.
 
     Raises:

@@ -75,12 +75,7 @@ class SampleCounter:
 
 
 class Batches:
-    """What the batches of DataLoaders hold, and where the last one is from.
-
-    Attributes:
-        instrument: what failed of it; then it looks at no more.
-        source: the iterator that gave the last batch.
-    """
+    """What the batches of DataLoaders hold, and where the last one is from."""
 
     def __init__(self) -> None:
         self.instrument = Instrument("the look at batches")
@@ -167,7 +162,6 @@ class Padding:
         rows, length: the batch's size.
         share: of its positions that are padding, 0 to 1.
         longest: positions of its longest row.
-        value: what it is padded with.
     """
 
     rows: int

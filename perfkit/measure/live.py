@@ -69,7 +69,6 @@ class ModuleUse:
     """How a module was called from outside of any other.
 
     Attributes:
-        ref: the module.
         n_calls: how often, in the steps that were looked at.
         n_trained: of these, in training mode with gradients on.
         n_eval_with_grad: of these, in evaluation mode with gradients on.
@@ -91,7 +90,6 @@ class LoaderUse:
     """A DataLoader and what came of it.
 
     Attributes:
-        ref: the loader.
         n_workers: that it starts.
         n_starts: iterators started, one an epoch.
         start_s: seconds that starting them took, with the first batch of each.
@@ -119,7 +117,6 @@ class OptimizerUse:
     """An optimizer, and what became of the gradients of its first parameter.
 
     Attributes:
-        ref: the optimizer.
         n_thrown_away: how often it stepped, in the steps that were looked at, after a gradient was
             cleared that came to be before another optimizer's step.
     """
@@ -196,8 +193,6 @@ class Live:
         looks: whether the step that runs is one of those that are looked at. In others, whoever
             tells it of objects does so only of iterators that a loader starts, and of forward
             passes in evaluation mode that keep a graph.
-        n_steps: steps that have ended.
-        modules, loaders, optimizers: by id.
         calls: (function, file, line of the user's) → how often it was called after the first step,
             in how many steps, and the last one's number.
         flags: global switches as they were within a forward pass that trains, by name.

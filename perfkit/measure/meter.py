@@ -77,7 +77,6 @@ class StepMeter:
     """Steps of one run, in order. A step is never negative, and a wait never longer than its step.
 
     Attributes:
-        n: steps so far.
         total_ns, wait_total_ns: exact sums over all of them.
         stride: every ``stride``-th step is kept.
     """

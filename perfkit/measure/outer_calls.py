@@ -19,9 +19,6 @@ class OuterCalls:
 
     Attributes:
         open: where the hook is of the module that runs; None where none does.
-
-    Args:
-        instrument: guards what it does.
     """
 
     def __init__(self, instrument: Instrument) -> None:

@@ -77,12 +77,6 @@ class Phases:
 
     It cannot raise into the program: where it fails it takes its hooks away, and :attr:`failure`
     says why.
-
-    Attributes:
-        is_on: whether it measures.
-
-    Args:
-        now: the clock, in nanoseconds.
     """
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:

@@ -55,10 +55,6 @@ class WatchedRun(Generic[_Batch]):
     Args:
         loader: anything that can be looped over.
         total: steps per epoch; by default ``len(loader)`` if it has a length.
-        name: the run's name.
-        observer: shows the run.
-        hz: updates per second.
-        now: the clock, in nanoseconds.
         read_memory: called only at updates; by default
             :func:`~perfkit.measure.memory_looks.footprint`.
         mark: starts to observe what else the machine does.

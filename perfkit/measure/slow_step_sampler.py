@@ -31,11 +31,7 @@ _Place = tuple[str, int, str]  # file, line, function
 
 
 class SlowStepSampler:
-    """Records where the thread that starts it is while its step is overdue.
-
-    Args:
-        now: the loop's clock, in nanoseconds.
-    """
+    """Records where the thread that starts it is while its step is overdue."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self.instrument = Instrument("the sampler of slow steps")

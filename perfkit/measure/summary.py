@@ -77,7 +77,6 @@ def summarize(values: Iterable[float] | npt.ArrayLike, *, unit: str = "ms") -> S
 
     Args:
         values: measurements in time order, all finite and ≥ 0.
-        unit: their unit.
 
     Raises:
         UsageError: there are no values, or one is negative or not finite.

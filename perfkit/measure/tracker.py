@@ -59,10 +59,7 @@ class Update:
         numbers: step numbers from 1, counted over all epochs; the first step of each epoch is left
             out (it starts the loader and would dwarf all others).
         step_ms, wait_ms: their durations and data waits; means where steps were merged.
-        memory: the current reading.
-        epoch: its number, from 1.
         done: steps of this epoch that are over.
-        total: steps per epoch, if known.
         elapsed_s: seconds since this epoch began.
         steps_per_s, samples_per_s: since the last update; None if unknown.
         wait_share: data wait as a share of the time since the last update; None without a step.
@@ -119,9 +116,7 @@ class StepTracker:
         steps_only: evaluation and checkpoints are no part of a step; the phases have them.
         is_recorded: a recorder samples the lines of slow steps, and looks at loaders' workers.
         n_left_out: after so many steps :attr:`samples_at` is taken.
-        now: the clock, in nanoseconds.
         mark: begins to look at what else the machine does.
-        read_memory: called only at updates.
         hz: updates a second, rarer where they take long.
 
     Attributes:

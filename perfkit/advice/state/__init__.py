@@ -62,9 +62,6 @@ class StateWatch:
 
     Objects die before a program ends: what was found of them stays. A rule that raises is asked no
     more.
-
-    Args:
-        is_ours: whether the profiler that is on is perfkit's.
     """
 
     def __init__(self, is_ours: Callable[[], bool]) -> None:

@@ -32,7 +32,6 @@ class Deadline:
         on_deadline: called in a thread of its own, once for each deadline.
 
     Attributes:
-        instrument: what failed of it.
         memory_was_full: the deadline came early, because the process has grown.
     """
 

@@ -28,8 +28,6 @@ class OptimizerFacts:
     """How one optimizer is set up.
 
     Attributes:
-        name: its class.
-        n_tensors: parameter tensors.
         dtypes: of the parameters, distinct.
         elements: of the parameters in each of the dtypes; empty where that is not known.
     """
@@ -47,7 +45,6 @@ class Facts:
     Attributes:
         optimizers: in the order in which they first stepped.
         n_threads: torch's threads in one op.
-        n_cores: cores that this process may use.
         gc_pauses_ms: how long each of Python's garbage collections in the profiled steps took.
         loading: what DataLoader workers and the training thread did with their time.
         compiled: what ``torch.compile`` did in all of the region; None if nothing.

@@ -61,7 +61,6 @@ class TorchProfiler:
 
     Args:
         shapes: record the shapes of inputs; or says whether, when it starts.
-        stacks, memory: record these, too.
 
     Attributes:
         began_s, ended_s: when it began to collect, and when it stopped to.

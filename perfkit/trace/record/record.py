@@ -73,15 +73,12 @@ class Recorder:
     passes through; what was recorded until then is still there.
 
     Args:
-        steps: how many steps to record.
         warmup: how many to let pass before; the first ones are not typical.
         stacks: record the Python stack of every op. With shapes and memory this costs +47 % on a
             3 ms step where the default costs +18 %.
         shapes: record the shapes and types of inputs; or says whether, when the profiler starts.
-        memory: record allocations.
         max_seconds: record no longer than this at a stretch. A region in which no optimizer
             steps is recorded so far and then runs on unprofiled.
-        lines: sample source lines.
         late: start the profiler only when the warm-up is over. A region that ends before has no
             recording.
         on_step: called with begin and end (``time.perf_counter``) of every step that ends, between

@@ -21,10 +21,8 @@ class Recording:
     """A recorded region.
 
     Attributes:
-        trace: the events.
         n_steps_seen: steps of the whole region, profiled or not.
         n_steps_profiled: steps that the trace's marks cover.
-        cost: what recording cost.
         lines: samples of source lines, of steps like the recorded ones, recorded or not; of the
             whole region where it has none.
         worker_lines: the same of the DataLoader's workers, of the whole region.
@@ -32,7 +30,6 @@ class Recording:
         facts: what the trace does not say.
         raw: the trace as torch wrote it, JSON.
         coverage: what part of the region the figures are of.
-        warnings: what is doubtful.
         elsewhere: the region's time outside of steps like the recorded ones; None where no step
             was recorded.
         busy: what else the machine did meanwhile.
@@ -100,11 +97,8 @@ class Cost:
         profiled_step_ms: median step while the profiler ran; None where no step was seen.
         unprofiled_step_ms: median of later steps without it, which still have perfkit's hooks (the
             end of a step is seen, lines are sampled); None where none followed.
-        n_profiled: how many steps the first figure stands on.
-        n_unprofiled: how many the second.
         stop_s: seconds that stopping the profiler took, once.
         read_s: seconds to write the trace out and read it back, once, after the region.
-        n_events: events recorded.
         stays_attached: whether launches stay slower until the process ends.
     """
 

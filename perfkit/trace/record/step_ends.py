@@ -27,7 +27,6 @@ class _Optimizer:
     """One that has stepped.
 
     Attributes:
-        n: how often.
         n_in_a_row: how often since the first one has.
     """
 
@@ -45,9 +44,7 @@ class StepEnds:
     """Finds the ends of steps in the thread that starts it, until :meth:`close`.
 
     Args:
-        instrument: what fails here is its failure.
         run: calls what it is given as the recorder's own work.
-        on_end: a step has ended.
     """
 
     def __init__(

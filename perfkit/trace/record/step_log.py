@@ -31,7 +31,6 @@ class Coverage:
     Attributes:
         n_steps_seen: steps of the region, profiled or not.
         first_step: the first profiled one, counted from 1; 0 where none was marked.
-        last_step: the last one.
         profiled_s: how long was profiled, in seconds: the marked steps, or where there are none
             what is shown in their place.
         region_s: how long the region took, in seconds, without the profiler's own stop.
