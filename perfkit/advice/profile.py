@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from perfkit.trace.ask.syncs import Sync
     from perfkit.trace.ask.waterfall import Waterfall
 
-# Kineto's first traces are from 2020. A clock outside these years is not a date (some count from
-# boot).
+# Kineto's first traces are from 2020. What is outside these years counts from boot, say: no date.
 _KINETO_FROM_S, _KINETO_UNTIL_S = 1_577_836_800, 4_102_444_800
 # From this share of the recorded steps on, evaluation within them is told.
 _LEAST_EVALUATED = 0.05

@@ -28,8 +28,7 @@ from perfkit.trace.record.recording import Recording
 MOST_STEPS = 1000
 MOST_WARMUP = 1000
 MOST_REPEATS = 10_000
-# This many calls of a step follow unprofiled: the difference to the profiled ones is the cost of
-# profiling, which the report shows.
+# So many calls of a step follow unprofiled: the difference is the cost of profiling.
 _UNPROFILED_CALLS = 3
 # What was recorded is told early where the region then goes on for at least so long.
 _GOES_ON_S = 2.0

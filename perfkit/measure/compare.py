@@ -49,9 +49,8 @@ _LETTER_NS = 5_000_000
 _LETTER_TICKS = 1000
 _MOST_REPEATS = 10_000_000
 _LONGEST_NAME = 60
-# A trial that seems long enough may just have been interrupted. Trials of a tenth of a letter fit
-# between interruptions, and the shortest of this many counts; a call too long for an interruption
-# to explain gets one.
+# A trial that seems long enough may have been interrupted: the shortest of so many counts, each a
+# tenth of a letter. A call too long for an interruption to explain gets one.
 _TRIALS = 3
 _SURELY_LONG = 20
 # Arms whose calls take about equally long get the same number of calls per letter, so that
@@ -137,10 +136,9 @@ def compare(
 ) -> Comparison:
     """Time two callables in turn and report the ratio of their times, with its interval.
 
-    Blocks of a-b-b-a and b-a-a-b run in random order until the interval is
-    tight, the time budget is spent, or ``max_blocks`` are done. On a CUDA device each turn ends
-    with a synchronisation, so the device's work counts towards the call that launched it.
-    Exceptions of the callables and interrupts propagate unchanged.
+    Blocks of a-b-b-a and b-a-a-b run in random order until the interval is tight, the time budget
+    is spent, or ``max_blocks`` are done. On a CUDA device each turn ends with a synchronisation, so
+    the device's work counts towards the call that launched it. Exceptions propagate unchanged.
 
     Args:
         a: a function, called without arguments; its result is discarded. Usually what you have now.
@@ -196,9 +194,8 @@ def compare(
     with Progress(f"{names[0]} | {names[1]}", total_s=budget_s) as progress:
         for name, function in zip(names, (a, b), strict=True):
             _first_call(name, function)
-        # Collect the garbage of building now, not inside a letter; if time is short, blocks are
-        # worth more. Calls of the warm-up come after it: meanwhile a loader's queue fills, and the
-        # next call finds more in it than any later one.
+        # The garbage of building, if there is time. The warm-up comes after it: meanwhile the queue
+        # of a loader fills, and the next call finds more in it than any later one.
         if not spent(_WARM_UP_SHARE):
             gc.collect()
         clock = clock_in_use() if clock is None else clock

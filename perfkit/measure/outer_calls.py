@@ -28,9 +28,9 @@ class OuterCalls:
 
     def _forget(self) -> None:
         # a cycle would keep the hook, whose number the next one is to have
-        self._begins = self._ends = self._put_on = self._put_end = self._take_end = _nothing
-        self._undo = _nothing
-        self.pause: Callable[[], object] = _nothing
+        self._begins = self._ends = self._put_on = self._put_end = self._take_end = nothing
+        self._undo = nothing
+        self.pause: Callable[[], object] = nothing
         self._thread_id = 0
 
     def start(self, begins: Callable[[Any, Any], None], ends: Callable[[], None]) -> None:
@@ -114,5 +114,5 @@ class OuterCalls:
         self.go_on()
 
 
-def _nothing(*_: Any) -> Any:
+def nothing(*_: Any) -> Any:
     return None

@@ -7,9 +7,8 @@ Wilcoxon's signed-rank test.
 The order within a block is random. If there is no difference, a block's ratio is therefore as
 likely to be above 1 as below it, whatever the machine does to successive letters: drift, load,
 correlation in time and heavy tails change its size, not its sign. So by construction the interval
-misses the truth in at most 5 % of comparisons, and it uses the pairing within blocks. (A ratio of
-medians does not. On blocks of a real step with a true difference of 5 % it detected the difference
-in 9 of 30 comparisons, this interval in 20 of 30.)
+misses the truth in at most 5 % of comparisons, and it uses the pairing within blocks: of 30 true
+differences of 5 % it found 20, a ratio of medians 9.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from perfkit.base.errors import MeasurementError, UsageError
 
 #: Ranks of five blocks cannot reach 95 %: all five agree by chance in 6 % of cases.
 FEWEST = 6
-
 _FEWEST_OF_ALL = 3
 _CONFIDENCE = 0.95
 # Measuring may stop when the interval is this narrow: 2 % of the ratio, or a tenth of the gain (in
@@ -39,10 +37,8 @@ _TIGHT_OF_GAIN = 0.1
 _EXACT_UP_TO = 50
 # n² / 2 averages are sorted; beyond this many, neighbouring blocks are joined.
 _MOST = 1500
-
 # Above this many degrees of freedom, Student's t and normal quantiles differ by less than 0.6 %.
 _NORMAL_FROM = 200
-
 # Each look of :class:`Looks` comes after this many times the blocks of the one before.
 _GROWTH = 1.5
 
@@ -102,8 +98,7 @@ class Interval:
 
         As a share: 0.03 is a ratio of 1.03; None for one block. It is the minimum detectable effect
         (Bloom 1995, Evaluation Review 19(5)), ``(t[α/2] + t[80 %]) · standard error`` in logarithms
-        with n - 1 degrees of freedom. The standard error comes from this interval, whose half width
-        is t[α/2] times it: a prediction, as uncertain as a standard deviation of n values.
+        with n - 1 degrees of freedom. The half width of this interval is t[α/2] standard errors.
         """
         if self.n_blocks < 2 or not self.known:
             return None
@@ -123,9 +118,7 @@ def ratio_interval(
 
     With fewer blocks than the ranks need for ``confidence`` (6 for 95 %), the interval is Student's
     t of the log ratios, or their range if that is wider. One or two blocks with positive times give
-    no interval: its ends are 0 and infinity. (Two that agree by chance, as on a machine that
-    interrupts every other call, would look certain: t reported a difference in 12 % of such
-    comparisons.)
+    no interval, because two that agree by chance would look certain: its ends are 0 and infinity.
 
     Args:
         first, second: one time per block, or an array of blocks × letters; in the same unit and the

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.uninterrupted import Uninterrupted
-from perfkit.measure.outer_calls import OuterCalls
+from perfkit.measure.outer_calls import OuterCalls, nothing
 
 if TYPE_CHECKING:
     from perfkit.measure.batch import Batches
@@ -63,10 +63,9 @@ _NO_OPTIMIZER = frozenset((_EVALUATION,))
 _NO_OPTIMIZER_END = frozenset((_OTHER,))
 _NO_SAVE = frozenset((_CHECKPOINT,))
 _ZEROS = (0,) * len(PHASES)
-# So many modules that are called from outside of a module between two updates make telling them
-# apart too dear, if what that costs is more than this share of the step. 80 µs a call is the upper
-# end of what tests/bench/phases_cost.py saw ("one module, after other work") on a 2.5 GHz machine
-# whose two cores were busy: median 33 and 43 µs in two runs, 13 to 77 µs in 95 % of the blocks.
+# So many modules called from outside of a module between two updates are too dear to tell apart, if
+# that costs more than this share of the step. 80 µs a call is the upper end of what
+# tests/bench/phases_cost.py saw on a busy machine (median 33 to 43 µs).
 _MOST_CALLS = 40
 _CALL_NS = 80_000
 _MOST_COST = 0.02
@@ -102,8 +101,8 @@ class Phases:
         self._n_calls = self._most_calls = 0  # of modules, since an update; of the step
         self._outer = OuterCalls(self._instrument)
         # made with the hooks, which would keep this object
-        self._end_fetch_event: Callable[..., Any] = _nothing
-        self._leave_event: Callable[..., Any] = _nothing
+        self._end_fetch_event: Callable[..., Any] = nothing
+        self._leave_event: Callable[..., Any] = nothing
         self._sees_modules = True
         #: told of the batches of loaders
         self.batches: Batches | None = None
@@ -239,7 +238,7 @@ class Phases:
         self._thread_id, self.is_on = 0, False
         self._instrument.take_back(self._undo)
         self._may_go = self._may_rest = ()
-        self._end_fetch_event = self._leave_event = _nothing
+        self._end_fetch_event = self._leave_event = nothing
 
     def rest(self) -> None:
         """Measure no more, from between two steps on; :attr:`live` still hears of loaders."""
@@ -461,7 +460,3 @@ class Phases:
         self._outer.close_what_raised()  # its hook is to be in no file
         self._advance(to=_CHECKPOINT)
         return self._leave_event
-
-
-def _nothing(*_: object) -> None:
-    pass

@@ -8,13 +8,12 @@ splits each step into data wait and the rest, and tells its
 from __future__ import annotations
 
 import numbers
-import reprlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from perfkit.base.arguments import check_whole
+from perfkit.base.arguments import check_whole, shown
 from perfkit.base.compiling import leave_uncompiled
 from perfkit.base.errors import UsageError
 from perfkit.base.instrument import Instrument
@@ -38,8 +37,7 @@ _LEAST_HZ = 1e-6
 _LONGEST_NAME = 80
 # What training loops ask a loader for; all else is at `.loader`: a misspelt name is an error.
 _OF_THE_LOADER = ("dataset", "batch_size", "sampler", "batch_sampler", "num_workers")
-# How a loop ends that asks for no further batch: a break, a count of steps that is reached, an
-# exception in its body. The iterator cannot tell them apart.
+# How a loop ends that asks for no further batch: by a break, a count, an exception in its body.
 _LEFT = "left"
 
 
@@ -78,7 +76,7 @@ class WatchedRun(Generic[_Batch]):
         _check_iterable(loader)
         if total is not None:
             check_whole("total", total, 0)
-        check_hz("updates per second", hz)
+        check_hz("hz", hz)
         #: the wrapped loader
         self.loader: Any = loader
         self._given_total = total
@@ -321,10 +319,7 @@ def check_hz(what: str, hz: object) -> None:
     """Refuse a rate that is not a number, too small to matter, or above 10 per second."""
     real = isinstance(hz, numbers.Real) and not isinstance(hz, bool)
     if not real or not _LEAST_HZ <= hz <= MOST_HZ:  # type: ignore[operator]
-        raise UsageError(
-            f"{what} must be a number above 0 and up to {MOST_HZ:g}, got "
-            f"{printable(reprlib.repr(hz))}"
-        )
+        raise UsageError(f"{what} is {shown(hz)}; give a number above 0 and up to {MOST_HZ:g}")
 
 
 def _check_iterable(loader: Any) -> None:

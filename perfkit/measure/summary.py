@@ -23,9 +23,8 @@ from perfkit.base.words import fmt_chosen_share, fmt_ratio, fmt_share
 if TYPE_CHECKING:
     from perfkit.base.trend import Trend
 
-#: From these shares of a step on, what could be removed bounds it, or bounds it in part. A loader
-#: without waits makes a step at most 1 / (1 - share) times as fast: 2× at one half, 1.25× at a
-#: fifth. Below a fifth other things are better worth the work.
+#: From these shares of a step on, what could be removed bounds it, or bounds it in part: without it
+#: a step is at most 1 / (1 - share) times as fast, 2× at one half, 1.25× at a fifth.
 DATA_BOUND_FROM, PARTLY_FROM = 0.5, 0.2
 # The middle half of the values spans more than a quarter of the median: torch.utils.benchmark
 # (utils/common.py, _IQR_GROSS_WARN_THRESHOLD) calls this a gross spread.

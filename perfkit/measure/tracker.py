@@ -40,12 +40,9 @@ _LONG_NS = 2_000_000_000
 # has enough memory readings for a trend.
 _EARLY_UPDATES = 10
 _EARLY_PERIOD_NS = 100_000_000
-# The next update waits this many times as long as the quicker of the last two took. Where updates
-# take about equally long, the early ones cost at most 0.25 % of the run and the others 0.02 %; in a
-# kernel its own threads, which make and send the message, take longer than that
-# (tests/bench/watch_overhead.py). One that is much slower than its neighbours costs more, and holds
-# up none: the first takes tens of milliseconds (imports, code that runs for the first time), which
-# says nothing about the next.
+# The next update waits this many times as long as the quicker of the last two took: the early ones
+# cost at most 0.25 % of the run, others 0.02 % (tests/bench/watch_overhead.py). A slow one holds up
+# none: the first takes tens of milliseconds (imports), which says nothing about the next.
 _REST_AFTER_EARLY_UPDATE, _REST_AFTER_UPDATE = 400, 4500
 _DATA, _EVALUATION, _CHECKPOINT = map(PHASES.index, ("data_wait", "evaluation", "checkpoint"))
 _NO_PHASES = (0,) * len(PHASES)

@@ -30,8 +30,7 @@ from perfkit.trace.record.lines import NO_LINES, LineSamples
 from perfkit.trace.record.recording import Recording
 from perfkit.trace.record.step_log import Coverage
 
-# Recorded steps take longer. Where there are not so many times more others, that is what looks like
-# a drift.
+# Recorded steps take longer, which looks like a drift unless there are so many times more others.
 _DRIFT_FROM = 20
 # Findings of memory that grows.
 _OF_MEMORY = {

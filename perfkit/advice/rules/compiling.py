@@ -128,8 +128,7 @@ def graph_breaks(case: Case) -> Iterator[Finding]:
     frames = {i: int(m["frame"]) for i, name in enumerate(trace.names) if (m := REGION.match(name))}
     frame = np.array([frames[i] for i in trace.name_id[rows].tolist()])
     step = case.steps.containing(trace.start_ns[rows])
-    # From the end of one region to the start of the next in the same step. The backward pass has no
-    # regions of its own, so forward code between two regions was not compiled.
+    # The backward pass has no regions of its own: what is between two in a step was not compiled.
     between = (step[1:] == step[:-1]) & (frame[1:] != frame[:-1])
     gaps = union(trace.end_ns[rows[:-1]][between], trace.start_ns[rows[1:]][between])
     lost = case.lost_in(without(gaps, case.compiling))

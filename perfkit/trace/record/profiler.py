@@ -23,10 +23,9 @@ from perfkit.base.errors import MeasurementError, ProfilerBusyError
 from perfkit.base.scratch import scratch_folder
 
 # CUPTI, which records what the device does, stays attached to the process when a profiler stops,
-# and every launch takes longer from then on (pytorch/pytorch#144455): on an H100 1.31 times as long
-# (median of 8 processes), with this variable at 1, when it lets go, 1.02 times (8), and unprofiled
-# 1.00 times (9; tests/bench/cupti_teardown.py). Before CUDA 12.6 letting go crashes where CUDA
-# graphs are used (pytorch/pytorch#146604), so there it stays.
+# and every launch takes longer from then on (pytorch/pytorch#144455): on an H100 1.31 times, and
+# 1.02 times where this variable at 1 lets it go (tests/bench/cupti_teardown.py). Before CUDA 12.6
+# letting go crashes where CUDA graphs are used (pytorch/pytorch#146604), so there it stays.
 _LET_GO = "TEARDOWN_CUPTI"
 _SAFE_CUDA = (12, 6)
 

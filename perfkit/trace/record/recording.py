@@ -84,8 +84,7 @@ class Recording:
 _MOST_SLOWDOWN = 3.0
 # Marks and hooks may add this much to any step, also to one of microseconds.
 _FIXED_MS = 1.0
-# A profiler makes nothing faster; where recorded steps took less than this share of the others, the
-# steps themselves differ.
+# A profiler makes nothing faster: below this share of the others, the steps themselves differ.
 _LEAST_SLOWDOWN = 0.9
 
 
