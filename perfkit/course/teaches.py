@@ -51,6 +51,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
         "recompiles",
         "compile-gave-up",
         "graph-breaks",
+        "graphs-anew",
         "kernel-gaps",
         "launch-bound",
         "small-calls",

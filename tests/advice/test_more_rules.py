@@ -466,6 +466,60 @@ def test_code_that_torch_no_longer_compiles() -> None:
     assert "compile-gave-up" not in _rules(_compiled())
 
 
+def _replays(new: tuple[int, ...], how: str = "captured") -> Simulated:
+    """Six steps of 10 ms that replay a CUDA graph of 4 ms; those of a new size make one first."""
+    sim = Simulated()
+    compiled = "by hand" not in how
+    for step in range(6):
+        at = step * 10_000.0
+        sim.step(step, at, 10_000)
+        if compiled:
+            took = 5_500 if step in new else 300
+            sim.label("Torch-Compiled Region: 0/1", at + 40, took + 20)
+            sim.host("## Call CompiledFxGraph f7 ##", at + 50, took)
+        if step in new and how == "run once":
+            sim.host("cudagraphify.get_container (dynamo_timed)", at + 60, 10)
+            for k in range(50):
+                sim.kernel("aten::mm", at + 100 + 100 * k, at + 120 + 100 * k, 20)
+            continue
+        if step in new:
+            if compiled:
+                sim.host("CUDAGraphNode.record (dynamo_timed)", at + 60, 5_000)
+            sim.call("cudaStreamBeginCapture", at + 1_000, 5)
+            sim.call("cudaLaunchKernel", at + 1_100, 5, sim.host("aten::mm", at + 1_050, 2_500))
+            sim.call("cudaStreamEndCapture", at + 4_000, 5)
+            sim.call("cudaGraphInstantiate", at + 4_100, 900)
+        call = sim.call("cudaGraphLaunch", at + (5_200 if step in new else 100), 20)
+        sim.device("gemm", at + 5_300, 4_000, call)
+    return sim
+
+
+@pytest.mark.parametrize("how", ["captured", "run once"])
+def test_graphs_for_ever_new_sizes(how: str) -> None:
+    """Case 27; "run once": a size that comes for the first time is not captured yet."""
+    import torch._inductor.config as config
+
+    sim = _replays((0, 2, 3, 5), how)
+    finding = _finding(sim, "graphs-anew")
+    assert finding.title == "CUDA graphs are made anew in 4 of 6 steps"
+    assert "F.pad" in finding.what_to_do
+    assert "config.triton.cudagraph_skip_dynamic_graphs = True" in finding.what_to_do
+    assert config.triton.cudagraph_skip_dynamic_graphs is False
+    assert finding.gain_at_most == pytest.approx(60 / (60 - 4 * 5.5), rel=0.01)
+    assert "launch-bound" not in _rules(sim)  # whose cure would be more graphs
+
+
+def test_a_graph_that_is_captured_by_hand_in_each_step() -> None:
+    finding = _finding(_replays(tuple(range(6)), "by hand"), "graphs-anew")
+    assert "captured once, before the loop" in finding.what_to_do
+
+
+@pytest.mark.parametrize("new", [(), (0, 1), (0, 1, 2), (5,)])
+def test_graphs_that_are_only_replayed_in_later_steps_are_fine(new: tuple[int, ...]) -> None:
+    for how in ("captured", "run once", "by hand"):
+        assert "graphs-anew" not in _rules(_replays(new, how))
+
+
 def test_breaks_in_the_graph() -> None:
     broken = GraphBreak("train.py:12", "Unsupported Tensor.item() call", 2)
     told = _finding(_compiled(between=1_500), "graph-breaks", facts=_log(breaks=(broken,)))

@@ -14,6 +14,7 @@ from perfkit.advice.rules import rule
 from perfkit.advice.rules.work import ELSEWHERE, update_loop
 from perfkit.base.device import in_use
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
+from perfkit.trace.ask.compiled import graphs_anew
 from perfkit.trace.ask.launches import launched_from, tensor_loops
 from perfkit.trace.ask.syncs import Sync, times_waited
 from perfkit.trace.read.columns import Bool, Category, Int64
@@ -206,10 +207,11 @@ def launch_bound(case: Case) -> Iterator[Finding]:
         return
     looping, has_cure = update_loop(case)  # loops over tensors have a cure of their own
     loops = joined((tensor_loops(case.trace, case.steps)[0], *[looping] * bool(has_cure)))
-    words, parts, line = launched_from(case.trace, case.steps, loops)
+    aside = joined((loops, graphs_anew(case.trace, case.steps)))
+    words, parts, line = launched_from(case.trace, case.steps, aside)
     # a graph of the step leaves the host nothing to do between kernels; what takes long is not that
     long = case.outside_of_torch.longer_than(int(_LONG_GAP * case.wall_us / case.n_steps * 1e3))
-    share = lost + max(case.idle["host"] - case.idle_in(long), 0.0) - case.idle_in(loops)
+    share = lost + max(case.idle["host"] - case.idle_in(long), 0.0) - case.idle_in(aside)
     share = max(share + case.idle["driver"] + case.idle["kernels"], 0.0)
     told = [f"the device idles for {fmt_share(share)} of each step while the host calls operators"]
     told[0] += ", loops over tensors left out" * bool(len(loops))
@@ -282,4 +284,30 @@ def algorithm_search(case: Case) -> Iterator[Finding]:
         "# or only a few shapes: pad or crop the inputs to some fixed sizes",
         cures=("host", "launch", "sync"),
         share=lost,
+    )
+
+
+_ONE_SIZE = "graph.replay()  # captured once, before the loop; each batch: static_x.copy_(x)"
+_FEW_SIZES = (
+    "x = F.pad(x, (0, -x.shape[1] % 64))  # few sizes: a graph for each, used again and again\n"
+    "# or none where sizes vary, set before compiling:\n"
+    "torch._inductor.config.triton.cudagraph_skip_dynamic_graphs = True"
+)
+
+
+@rule
+def captures(case: Case) -> Iterator[Finding]:
+    """CUDA graphs that are captured for ever new sizes."""
+    parts = graphs_anew(case.trace, case.steps)
+    n, share = len(set(case.steps.containing(parts.start).tolist())), case.share_of(case.capturing)
+    yield found(
+        "graphs-anew",
+        f"CUDA graphs are made anew in {n} of {plural(case.n_steps, 'step')}",
+        [
+            f"calls that do so, or run without a graph as they have a new size, take "
+            f"{fmt_share(case.share_of(parts))} of all profiled time, capturing {fmt_share(share)}"
+        ],
+        _FEW_SIZES if case.compiles else _ONE_SIZE,
+        cures=("host", "launch", "driver", "sync"),
+        share=case.lost_in(parts),
     )

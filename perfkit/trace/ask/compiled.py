@@ -15,13 +15,16 @@ import numpy as np
 
 from perfkit.base.display import Shown
 from perfkit.trace.ask import question
-from perfkit.trace.read.columns import Category, Trace
-from perfkit.trace.read.events import host_rows, is_compiling
-from perfkit.trace.read.intervals import span
+from perfkit.trace.read.columns import Category, Trace, asked_once
+from perfkit.trace.read.events import graph_captures, host_rows, is_compiling
+from perfkit.trace.read.intervals import EMPTY, Intervals, joined, overlap, span, union
 from perfkit.trace.read.steps import Steps, find_steps
 
 #: Names the piece of code (``frame``) and the attempt at it.
 REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d+)/(?P<attempt>\d+)")
+
+# Fewer steps with one are its beginning: a call is run once, then captured, then replayed.
+_LEAST_STEPS = 3
 
 
 @dataclass(frozen=True)
@@ -88,3 +91,23 @@ def compiled(trace: Trace, steps: Steps | None = None) -> Compiled:
         n_steps=len(steps),
         warnings=steps.warnings,
     )
+
+
+@asked_once
+def graphs_anew(trace: Trace, steps: Steps) -> Intervals:
+    """When CUDA graphs are captured in step after step, with all of the compiled calls that do so.
+
+    A call of a new size runs once without a graph (torch asks for the container of its graphs) and
+    is captured the second time. Empty where the later half of the steps only replays.
+    """
+    here = trace.is_a(Category.OP, Category.ANNOTATION)
+    first_runs = span(trace, here & trace.begins("cudagraphify.get_container"))
+    new = joined((graph_captures(trace), first_runs))
+    found = np.unique(steps.containing(new.start))
+    found = found[found >= 0]
+    if len(found) < _LEAST_STEPS or 2 * found[-1] < len(steps):
+        return EMPTY
+    calls = span(trace, here & trace.begins("## Call CompiledFxGraph"))
+    makes = np.searchsorted(new.start, calls.start) < np.searchsorted(new.start, calls.end)
+    inside = union(steps.start_ns, steps.end_ns)
+    return overlap(joined((new, Intervals(calls.start[makes], calls.end[makes]))), inside)

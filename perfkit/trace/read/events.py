@@ -16,7 +16,7 @@ import numpy as np
 
 from perfkit.base.device import pattern
 from perfkit.trace.read.columns import Bool, Category, Int32, Int64, Trace, asked_once
-from perfkit.trace.read.intervals import Intervals, nest, union
+from perfkit.trace.read.intervals import Intervals, joined, nest, span, union
 from perfkit.trace.read.steps import Steps, is_backward
 
 _LAUNCH = re.compile(r"Launch|Memset|Memcpy")
@@ -94,7 +94,10 @@ def driver_calls(trace: Trace, steps: Steps) -> Int64:
 
 @asked_once
 def graph_captures(trace: Trace) -> Intervals:
-    """When a thread captured a CUDA graph: what it launches then is recorded and runs nothing."""
+    """When a thread captured a CUDA graph: what it launches then is recorded and runs nothing.
+
+    With what belongs to it: torch.compile's garbage collection before, and making it executable.
+    """
     begins = trace.is_a(Category.RUNTIME) & trace.holds("StreamBeginCapture")
     ends = trace.is_a(Category.RUNTIME) & trace.holds("StreamEndCapture")
     start: list[int] = []
@@ -105,7 +108,10 @@ def graph_captures(trace: Trace) -> Intervals:
         at = np.searchsorted(last, first)
         start += first[at < len(last)].tolist()
         end += last[at[at < len(last)]].tolist()
-    return union(np.array(start, dtype=np.int64), np.array(end, dtype=np.int64))
+    around = trace.begins("CUDAGraphNode.record") & trace.is_a(Category.OP, Category.ANNOTATION)
+    around |= trace.holds("GraphInstantiate") & trace.is_a(Category.RUNTIME)
+    captured = union(np.array(start, dtype=np.int64), np.array(end, dtype=np.int64))
+    return joined((captured, span(trace, around)))
 
 
 def blocks_the_host(call: str) -> bool:
