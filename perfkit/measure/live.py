@@ -205,6 +205,9 @@ class Live:
         generated: the line that calls a module with all positions so far, one more each time, and
             the most positions; None where none does.
         n_profiled: looks at which a profiler of the program's own was on.
+        traces_until: the step at whose end the rules are asked once more; until then a rule traces,
+            which slows steps: -1 where none may.
+        undo: called at the end, by and by.
 
     Args:
         is_ours: whether the profiler that is on is perfkit's.
@@ -213,7 +216,7 @@ class Live:
     def __init__(self, is_ours: Callable[[], bool]) -> None:
         self._instrument = Instrument("the look at the run's objects", switch_off=self._silence)
         self._thread_id = 0
-        self._undo: list[Callable[[], object]] = []
+        self.undo: list[Callable[[], object]] = []
         self._asked: Callable[[Live], None] | None = None
         self.looks = False
         self._due = 1
@@ -238,7 +241,7 @@ class Live:
         self._n_longer = 0
         self._shorter: Any = None
         self._given_before: tuple[int, ...] = ()
-        self.n_profiled = 0
+        self.n_profiled, self.traces_until = 0, -1
         self._is_ours = is_ours
         self._first_looks: weakref.WeakKeyDictionary[Any, tuple[int, int]] = (
             weakref.WeakKeyDictionary()
@@ -253,13 +256,13 @@ class Live:
 
     def start(self, ask: Callable[[Live], None]) -> None:
         """Begin, in this thread: ``ask`` after the first step and each doubling of their number."""
-        if self._undo:
+        if self.undo:
             return
         self._thread_id, self._asked = get_ident(), ask
         self.looks = True
         self.began_s = time.perf_counter()
         with self._instrument.guard("starting"), Uninterrupted():
-            self._undo += self._count_calls()
+            self.undo += self._count_calls()
         if self.failure is not None:
             self.stop()
 
@@ -269,7 +272,7 @@ class Live:
             with self._instrument.guard("the last look"):
                 self._look()
         self._silence()
-        self._instrument.take_back(self._undo)
+        self._instrument.take_back(self.undo)
         # a cycle would keep this, and what it met, until the collector runs
         self._asked, self._is_ours, self._shorter = None, bool, None
 
@@ -291,8 +294,12 @@ class Live:
             self.memory.append(look(self.n_steps, workers=asks))
             self.n_profiled += torch_compat.profiler_is_on() and not self._is_ours()
             self._look()
+        elif self.n_steps == self.traces_until:
+            self._look()
         self.looks = self.n_steps < _ALL_STEPS or self.n_steps + 1 == self._due
         self._next = self._due - (not self.looks)
+        if self.traces_until > self.n_steps:
+            self._next = self.traces_until
 
     def _look(self) -> None:
         self.ended_s = time.perf_counter()

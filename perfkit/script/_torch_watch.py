@@ -48,6 +48,7 @@ class TorchWatch:
         self.meter = self.run.meter
         self.state = StateWatch(lambda: self.recorder.runs_profiler)
         self.run.phases.live = self.state.live
+        self.state.live.traces_until = 0
         self.account: MemoryAccount | None = None
         self.syncs: SyncLines | None = None
         self.left_as_it_is = False
@@ -103,8 +104,13 @@ class TorchWatch:
 
     def _step_ended(self, began_s: float, ended_s: float) -> None:
         """Between two steps: what this takes belongs to neither."""
+        live = self.state.live
+        if live.traces_until > live.n_steps:  # it was slowed, and counts as a usual one
+            self.run.phases.take(round(ended_s * 1e9))
+            began_s = max(began_s, ended_s - self.meter.usual_ns() / 1e9)
+            self.recorder.log.times_s[-1:] = [(began_s, ended_s)]
         self.run.step_ended(round(began_s * 1e9), round(ended_s * 1e9))
-        self.state.live.step_ended()
+        live.step_ended()
 
     # --- the memory account and the sync lint, one after the other ----------------------------
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import itertools
+import time
+import tracemalloc
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -83,15 +85,17 @@ def _graphs(keep: bool) -> None:
 
 
 def _sum_of_losses(keep: bool) -> None:
+    model = nn.Linear(2**10, 2)
+    labels = torch.zeros(2**9, dtype=torch.long)
     total: Any = 0.0
 
     def note(loss: torch.Tensor) -> None:
         nonlocal total
-        loss = (_mib().requires_grad_() * 2).exp().sum()
+        batch = torch.ones(2**9, 2**10)
         if keep:
-            total = total + loss
+            total = total + nn.functional.cross_entropy(model(batch), labels)
         else:
-            total += loss.item()
+            total += nn.functional.cross_entropy(model(batch), labels).item()
 
     _train(note)
 
@@ -131,6 +135,17 @@ def _chain(keep: bool) -> None:
     def note(loss: torch.Tensor) -> None:
         nonlocal last
         last = (last if keep else None, bytearray(b"x") * 2**21)
+
+    _train(note)
+
+
+def _lists_of_lists(keep: bool) -> None:
+    """None of the lists explains most of it."""
+    of_class: dict[int, list[Any]] = collections.defaultdict(list)
+
+    def note(loss: torch.Tensor) -> None:
+        for label in range(8):
+            of_class[label].append(np.ones(2**15 if keep else 1))
 
     _train(note)
 
@@ -216,11 +231,12 @@ def _workers(keep: bool) -> None:
     ("loop", "rule", "line"),
     [
         (_graphs, "graphs-kept", "losses.append("),
-        (_sum_of_losses, "graphs-kept", "total = total + loss"),
+        (_sum_of_losses, "graphs-kept", "total = total + nn.functional.cross_entropy("),
         (_in_a_buffer, "graphs-kept", "self.running = 0.9"),
         (_tensors, "tensors-kept", "outputs.append("),
         (_objects, "objects-kept", "history.append("),
-        (_chain, "memory-grows", ""),
+        (_chain, "memory-grows", "last = (last if keep"),
+        (_lists_of_lists, "memory-grows", "of_class[label].append("),
         (_evaluation, "tensors-kept", "outputs.append("),
         (_growing_tensor, "tensors-kept", "logits = torch.cat("),
         (_workers, "workers-grow", "self.cache[i] = row"),
@@ -239,6 +255,36 @@ def test_what_keeps_memory_is_named_and_not_of_its_healthy_twin(
     if line:
         assert f": {line}" in (found[rule].line or "")
     assert not _found(_run(lambda: loop(False)))
+
+
+def test_steps_are_traced_a_few_times_at_most_and_count_as_usual_ones() -> None:
+    last: Any = None
+    traced = []
+
+    def note(loss: torch.Tensor) -> None:
+        nonlocal last
+        last = last, bytearray(b"x") * 2**21
+        if tracemalloc.is_tracing():
+            traced.append(1)
+            time.sleep(0.3)
+
+    run = _run(lambda: _train(note))
+    assert 2 <= len(traced) <= 5
+    assert not tracemalloc.is_tracing()
+    assert run.steps is not None
+    assert run.steps.curve.step_ms.max() < 300
+    assert "not in steps like" not in run.to_text()
+
+
+def test_what_the_program_traces_itself_stays_its_own() -> None:
+    tracemalloc.start()
+    try:
+        found = _found(_run(lambda: _chain(True)))
+        assert tracemalloc.get_traceback_limit() == 1
+        assert tracemalloc.is_tracing()
+        assert found["memory-grows"].line is None
+    finally:
+        tracemalloc.stop()
 
 
 def test_growth_is_told_of_the_process_with_its_workers() -> None:

@@ -33,6 +33,7 @@ from perfkit.measure.live import Live
 from perfkit.measure.memory_looks import Rise, free_rise, of_workers, own_rise, rise
 from perfkit.memory.graphs import nodes_of
 from perfkit.memory.holders import holder_of
+from perfkit.memory.stays import Stays
 from perfkit.memory.storages import shown_bytes, storages_of
 
 _KINDS = (list, dict, set, collections.deque)
@@ -189,7 +190,7 @@ def memory_grows(live: Live) -> Iterator[Finding]:
         seen.more_blocks * _MOST_OF_A_BLOCK >= _EXPLAINS * sure.per_step
         or rise([(x.step, x.heap_bytes) for x in live.memory if x.heap_bytes], intervals=4)
     ):  # else what was asked for long ago is used page by page
-        yield _unexplained(sure, whose, seen)
+        yield _unexplained(live, sure, whose, seen)
 
 
 @state_of_now
@@ -251,7 +252,8 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
     rose = _rose(grown, each.partition(" ")[0])
     grows = f"{whose} grows by {fmt_bytes(grown.per_step)} with each {each}"
     keeper = seen.keeper
-    if keeper is None or not (keeper.explains(grown) or keeper.with_graph):
+    of_graphs = seen.more_nodes >= 1.0 and keeper is not None and not keeper.name
+    if keeper is None or of_graphs or not (keeper.explains(grown) or keeper.with_graph):
         if seen.more_nodes < 1.0:
             return None
         return fact(
@@ -260,7 +262,8 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
             (f"{rose}; graphs grew by {plural(round(seen.more_nodes), 'node')} a step",),
             "total += loss.item()  # a number; a sum of losses keeps the graphs of all of them",
             line=only_line_with(
-                r"^\s*([\w.]+)\s*(\+=|=\s*\1\s*\+).*\bloss\w*\b(?!\.(item|detach)\()"
+                r"^\s*([\w.]+)\s*(\+=|=\s*\1\s*\+)(?!.*\.(item|detach)\()"
+                r".*(\b\w*loss\w*\b|criterion\(|_entropy\()"
             ),
         )
     name, called = keeper.last_name, keeper.name or f"A {keeper.kind}"
@@ -310,31 +313,60 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
     return fact(rule, f"{title}: {grows}", (told,), what_to_do, line=_where_added(keeper))
 
 
-def _unexplained(grown: Rise, whose: str, seen: _Objects) -> Finding:
+def _unexplained(live: Live, grown: Rise, whose: str, seen: _Objects) -> Finding:
+    grows = f"memory of {whose} grows by {fmt_bytes(grown.per_step)} with each step"
+    rose = _rose(grown, "step")
     pyplot = sys.modules.get("matplotlib._pylab_helpers")
     if pyplot is not None and (n := len(pyplot.Gcf.figs)) >= _MANY_FIGURES:
         return fact(
             "figures-kept",
-            f"{n} figures of matplotlib are open: memory of {whose} grows by "
-            f"{fmt_bytes(grown.per_step)} with each step",
-            (f"{_rose(grown, 'step')}; pyplot keeps each figure until it is closed",),
+            f"{n} figures of matplotlib are open: {grows}",
+            (f"{rose}; pyplot keeps each figure until it is closed",),
             "plt.close(fig)  # after it is saved\n"
             "# or one figure, made once: fig.clear() before each picture",
             line=only_line_with(r"\b(plt|pyplot)\.(figure|subplots)\("),
         )
+    traced = _traced(live)
+    if traced.line is not None and (
+        _EXPLAINS * grown.per_step <= traced.per_step <= _VIEW * grown.per_step
+    ):
+        return fact(
+            "memory-grows",
+            f"What this line makes stays in memory: {grows}",
+            (
+                f"{rose}; of what this line made in steps {traced.first} to {traced.last}, "
+                f"{fmt_bytes(traced.per_step)} a step is still there (tracemalloc)",
+            ),
+            "print(gc.get_referrers(it))  # after the step: what holds it\n"
+            "# let go of it there, keep the numbers that the result needs, or give it a bound",
+            line=shown_line(*traced.line),
+        )
+    python = "a library written in C or C++ keeps it, or one block of Python's is lengthened"
+    if seen.more_blocks >= 1.0:
+        python = f"Python's objects grow by {plural(round(seen.more_blocks), 'block')} a step"
     return fact(
         "memory-grows",
-        f"Memory of {whose} grows by {fmt_bytes(grown.per_step)} with each step, and tensors do "
-        "not explain it",
+        f"{grows[0].upper()}{grows[1:]}, and tensors do not explain it",
         (
-            f"{_rose(grown, 'step')}; no profiler of the program's own is on, no tensor, list or "
+            f"{rose}; no profiler of the program's own is on, no tensor, list or "
             "dict that perfkit sees explains it, no graph is kept",
-            f"Python's objects grow by {plural(round(seen.more_blocks), 'block')} a step"
-            if seen.more_blocks >= 1.0
-            else "Python's objects do not grow: a library written in C or C++ keeps it",
+            python,
         ),
         _BY_LINE,
     )
+
+
+def _traced(live: Live) -> Stays:
+    """What lines were seen to make in the steps after memory was known to grow."""
+    traced: Stays | None = live.kept.get("stays")
+    if traced is None:
+        traced = live.kept["stays"] = Stays(starts=live.traces_until >= 0)
+        live.undo.append(traced.stop)
+    elif not live.in_evaluation:
+        traced.step_ended(live.n_steps)
+    if traced.is_on:
+        live.traces_until = live.n_steps + 1
+    return traced
 
 
 _BY_LINE = (
@@ -552,7 +584,9 @@ def _tensor(
     keeper.add(tensor)
     keeper.storages = {0: (total - was) / apart}
     keeper.shown_bytes = keeper.storages[0]
-    if len(some) - before.storages[size] < _MOST_STEPS * apart and not _where_added(keeper):
+    are_many = len(some) - before.storages[size] >= _MOST_STEPS * apart
+    # of many a variable has the last one alone
+    if re.fullmatch(r"\w+( \(.*\))?", keeper.name) if are_many else not _where_added(keeper):
         keeper.name = ""
     return keeper
 
