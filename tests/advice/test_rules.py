@@ -763,6 +763,35 @@ def test_a_large_update_that_is_fused_already() -> None:
     assert _rules(_update("aten::_fused_adamw_", 1, 150)) == set()
 
 
+@pytest.mark.parametrize(
+    ("name", "op", "takes_us", "is_told"),
+    [
+        ("AdamW", "aten::_foreach_addcmul_", 100, True),
+        ("AdamW", "aten::_foreach_addcmul_", 20, False),
+        ("SGD", "aten::_foreach_add_", 100, False),  # one pass already
+        ("AdamW", "aten::_fused_adamw_", 100, False),
+    ],
+)
+def test_an_update_that_goes_over_memory_again_and_again_is_to_be_fused(
+    name: str, op: str, takes_us: float, is_told: bool
+) -> None:
+    """On a device that is busy all the time: the host's share of the update is small."""
+    sim = Simulated()
+    for i in range(4):
+        at = i * 1_000
+        sim.step(i, at, 1_000)
+        sim.kernel("aten::mm", at, at + 10, 990 - 3 * takes_us)
+        sim.label(f"Optimizer.step#{name}.step", at + 100, 60)
+        for k in range(3):
+            sim.kernel(op, at + 110 + 15 * k, at + 1_000 - (3 - k) * takes_us, takes_us)
+    found = [f for f in _diagnosis(sim).findings if f.rule == "optimizer-share"]
+    assert [f.what_to_do for f in found] == [
+        f"optimizer = torch.optim.{name}(model.parameters(), ..., fused=True)"
+        "  # not with foreach=True"
+    ] * is_told
+    assert all(f.gain_at_most == pytest.approx(1 / 0.69, abs=0.02) for f in found)
+
+
 @pytest.mark.parametrize("op", ["aten::addcmul_", "aten::_fused_adamw_"])
 @pytest.mark.parametrize(("start", "dur"), [(590, 410), (650, 50)], ids=["hooks", "a closure"])
 def test_an_update_that_is_one_with_the_backward_pass_gets_no_advice(

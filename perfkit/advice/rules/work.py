@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -13,9 +13,10 @@ from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules import rule
 from perfkit.base.source import only_line_with
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
+from perfkit.trace.ask.breakdown import after_updates
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.events import backward_rows
-from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, span, union
+from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, span, union, without
 from perfkit.trace.record.facts import OptimizerFacts
 
 _LEAST_WORK = 0.15
@@ -95,7 +96,9 @@ _LARGE_SHARE = 0.25
 # docs.pytorch.org/docs/stable/optim.html#algorithms. LBFGS, SparseAdam and third-party classes
 # would raise a TypeError.
 _FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+_ADAM = ("Adam", "AdamW")
 _FOREACH = _FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
+_OPTIMIZER = "optimizer = torch.optim.{}(model.parameters(), ..., {})"
 
 
 ELSEWHERE = "without what the profiler may have added elsewhere, "
@@ -103,7 +106,7 @@ ELSEWHERE = "without what the profiler may have added elsewhere, "
 
 def update_loop(case: Case) -> tuple[Intervals, str]:
     """The updates that loop over the parameters, and what to do where torch has an answer."""
-    steps = case.labels("Optimizer.step#")
+    steps = _updates(case)
     # hooks step each weight as its gradient comes, or the optimizer calls a closure: the first
     # saves memory that one optimizer for all would take, and neither could accumulate
     if len(overlap(steps, span(case.trace, backward_rows(case.trace)))):
@@ -112,15 +115,36 @@ def update_loop(case: Case) -> tuple[Intervals, str]:
     is_joint = any("_foreach_" in op or "_fused_" in op for op in ops)
     if is_joint or ops.total() < _LOOP_OPS * case.n_steps:
         return EMPTY, ""
+    name = _named(case, _FOREACH)
+    option = "fused=True" if name in _FUSED else "foreach=True"
+    return steps, _OPTIMIZER.format(name, option) if name else ""
+
+
+def _updates(case: Case) -> Intervals:
+    return without(case.labels("Optimizer.step#"), after_updates(case.trace, case.steps))
+
+
+def _named(case: Case, known: Collection[str]) -> str:
+    """The first of the optimizers that is known; empty where none is."""
     names = [o.name for o in case.facts.optimizers] or [
         name.removeprefix("Optimizer.step#").removesuffix(".step")
         for name in case.trace.names
         if name.startswith("Optimizer.step#")
     ]
-    name = next((n for n in names if n in _FOREACH), None)
-    option = "fused=True" if name in _FUSED else "foreach=True"
-    call = f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})"
-    return steps, call * (name is not None)
+    return next((name for name in names if name in known), "")
+
+
+def _to_be_fused(case: Case) -> tuple[float, str]:
+    """Of an update by lists of tensors on a device: the most of a step that is lost to it, and what
+    to do. Each operator on a list goes through memory again, of Adam's states some ten times.
+    """
+    steps = _updates(case)
+    ops = case.ops_inside(steps)
+    joint = case.on_device and any("_foreach_" in op for op in ops)
+    if not joint or any("_fused_" in op for op in ops) or not (name := _named(case, _ADAM)):
+        return 0.0, ""
+    share = case.lost_in(steps) + case.device_share(case.launched_by(case.within(steps)))
+    return min(share, 1.0), _OPTIMIZER.format(name, "fused=True")
 
 
 @rule
@@ -151,6 +175,17 @@ def update(case: Case) -> Iterator[Finding]:
                 share=share,
                 of=ELSEWHERE * case.on_device,
             )
+        return
+    passes, fuse = _to_be_fused(case)
+    if passes >= _LEAST_SHARE:
+        yield found(
+            "optimizer-share",
+            "The update takes much of the step: it is not fused",
+            [told, f"with its kernels, {fmt_share(passes)} of a step may go with it"],
+            f"{fuse}  # not with foreach=True",
+            cures=("compute", "launch"),
+            share=passes,
+        )
     elif took >= _LARGE_SHARE:
         yield found(
             "optimizer-share",
