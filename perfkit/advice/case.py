@@ -181,8 +181,7 @@ class Case:
     @cached_property
     def device_shares(self) -> Mapping[str, float]:
         """Device class → share; empty without a device."""
-        worked_us = self._worked_us
-        shares = {c: us / self.step_us for c, us in worked_us.items()}
+        shares = {c: us / self.step_us for c, us in self._worked_us.items()}
         return {**shares, "idle": max(1.0 - sum(shares.values()), 0.0)} if shares else {}
 
     @cached_property
@@ -284,12 +283,9 @@ class Case:
         return self.device_shares["idle"] - waits if self.on_device else 1.0
 
     def lost_to_loop(self, parts: Intervals) -> float:
-        """The same of a loop of small operators, with their kernels, which become fewer.
-
-        In a file, recording may have added all to the rest.
-        """
+        """The same of a loop of small operators, with their kernels, which become fewer."""
         share = self.lost_in(parts)
-        if share and self.is_file and self.on_device:
+        if share and self.is_file and self.on_device:  # recording may have added all to the rest
             events = self.trace.is_a(Category.OP, Category.RUNTIME) & self._inside
             n = int((~parts.covers(self.trace.start_ns[events])).sum())
             rest = max(1.0 - n * _EVENT_US / self.wall_us, share)

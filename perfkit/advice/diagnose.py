@@ -518,10 +518,7 @@ def _sentence(bound: _Bound, case: Case) -> str:
 
 
 def _set_up(case: Case, share: float) -> str:
-    """That most of the host's share is something known that need not be in the steps; else empty.
-
-    What only a few steps do is a share of the profiled time.
-    """
+    """That most of the host's share is known, and need not be in the steps; else empty."""
     known = {
         "torch.compile compiles for {} of the profiled time": case.share_of(case.compiling),
         "capturing a CUDA graph takes {} of the profiled time: what is launched then runs only in "

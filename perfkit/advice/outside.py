@@ -110,10 +110,7 @@ def steps_grow(growth: Growth | None, busy: CpuContention | None) -> tuple[Findi
 
 
 def outside(elsewhere: Elsewhere | None, *, compile_s: float = 0.0) -> list[Finding]:
-    """A finding about each large part of the time outside the recorded steps.
-
-    Where ``torch.compile`` took at least half of such a part, that is said of it elsewhere.
-    """
+    """A finding about each large part of the time outside the recorded steps, but for compiling."""
     if elsewhere is None or not elsewhere.is_worth_a_word:
         return []
     # an evaluation now and then, and once more after the last step, is one thing

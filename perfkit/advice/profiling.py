@@ -178,10 +178,7 @@ class Profiling(Shown):
             self._tell_early()
 
     def _tell_early(self) -> None:
-        """Tell what was recorded, where the region is likely to go on for longer than that takes.
-
-        What fails here fails again at the end, where it is told.
-        """
+        """Tell what was recorded, where the region is likely to go on for longer than that."""
         step_s = statistics.median(self._recorder.log.recorded_ms or [0.0]) / 1e3
         assert self._rests_since_s is not None
         if time.monotonic() - self._rests_since_s + step_s < _GOES_ON_S:
@@ -194,7 +191,7 @@ class Profiling(Shown):
                 doubts = (_RUNS_ON, *found.diagnosis.doubts)
                 tell_of(replace(found, diagnosis=replace(found.diagnosis, doubts=doubts)))
 
-        with suppress(Exception):
+        with suppress(Exception):  # it fails again at the end, where it is told
             self._recorder.tell_early(tell)
 
     def _explained(self, recording: Recording) -> Profile:

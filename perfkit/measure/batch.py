@@ -99,10 +99,7 @@ class Batches:
 
 
 def parts_of(batch: Any) -> list[Any]:
-    """The tensors and arrays in a batch, as far into it as :class:`SampleCounter` looks.
-
-    May raise what the batch raises.
-    """
+    """The tensors and arrays in a batch, as far into it as :class:`SampleCounter` looks."""
     return [part for _, part in _parts(batch)]
 
 

@@ -1,8 +1,7 @@
 """A clock that knows its device and synchronises only when it must.
 
-``settle()`` then ``now()``: host nanoseconds after the device has finished its work. On an
-accelerator each ``settle()`` synchronises every device that this process uses (on the CPU it costs
-nothing). So the work of one arm of an A/B comparison does not run into the other's time.
+``settle()`` then ``now()``: host nanoseconds after the device has finished its work. So the work of
+one arm of an A/B comparison does not run into the other's time.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ class Clock:
 
 
 def clock_in_use() -> Clock:
-    """The clock for this process: that of the accelerator it uses already, else the host's.
-
-    Never imports torch and never initialises a device.
-    """
+    """That of the accelerator that this process uses already, else the host's; it starts none."""
     return Clock(in_use())
 
 

@@ -90,10 +90,7 @@ class StepMeter:
         self.stride = 1
 
     def add(self, step_ns: int, wait_ns: int, made_of: Sequence[int] = _NOTHING) -> tuple[int, int]:
-        """A step is over; return its duration and data wait as they are kept, in nanoseconds.
-
-        It is ``made_of`` its phases and its garbage collections.
-        """
+        """A step is over; return its duration and data wait as they are kept, in nanoseconds."""
         if step_ns < 0:  # the clock went backwards
             step_ns = 0
         wait_ns = 0 if wait_ns < 0 else min(wait_ns, step_ns)

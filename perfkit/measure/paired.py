@@ -167,10 +167,7 @@ def _centre(own: _Array, confidence: float) -> tuple[float, float, float]:
 
 @functools.cache
 def _signed_rank(n: int, confidence: float) -> int | None:
-    """How many Walsh averages of n blocks are cut off on each side.
-
-    None if even the whole range does not reach the confidence.
-    """
+    """How many Walsh averages of n blocks are cut off on each side; None where all are too few."""
     tail = (1 - confidence) / 2
     if 0.5**n > tail:
         return None

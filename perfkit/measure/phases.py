@@ -53,15 +53,8 @@ _LOOK, _AFTER_LOOK = len(PHASES), len(PHASES) + 1
 _N = len(PHASES) + 2
 # For _advance: what ran before what runs now goes on; or that goes on.
 _BACK, _ON = -1, -2
-# In these a module's forward pass is a part of something else …
+# In these a module's forward pass is a part of something else.
 _INSIDE = frozenset((_FORWARD, _BACKWARD, _LOOK, _EVALUATION))
-# … a fetch of a batch …
-_NO_FETCH = frozenset((_DATA, _EVALUATION, _LOOK))
-# … a backward pass, an optimizer and its end, and a checkpoint.
-_NO_BACKWARD = frozenset((_BACKWARD, _EVALUATION))
-_NO_OPTIMIZER = frozenset((_EVALUATION,))
-_NO_OPTIMIZER_END = frozenset((_OTHER,))
-_NO_SAVE = frozenset((_CHECKPOINT,))
 _ZEROS = (0,) * len(PHASES)
 # So many modules called from outside of a module between two updates are too dear to tell apart, if
 # that costs more than this share of the step. 80 µs a call is the upper end of what
@@ -178,17 +171,17 @@ class Phases:
         # one by one: where one fails, those before it are taken away
         undo = self._undo
         undo.append(self._outer.stop)
-        backward = self._event(self._backward_begins, _NO_BACKWARD)
+        backward = self._event(self._backward_begins, (_BACKWARD, _EVALUATION))
         undo.append(torch_compat.watch_backward(backward))
-        undo.append(torch_compat.watch_saves(self._event(self._saves, _NO_SAVE)))
+        undo.append(torch_compat.watch_saves(self._event(self._saves, (_CHECKPOINT,))))
         self._may_rest = self._may_go = tuple(undo)
-        fetch = self._event(self._fetches, _NO_FETCH)
+        fetch = self._event(self._fetches, (_DATA, _EVALUATION, _LOOK))
         undo.append(torch_compat.watch_loader_iterators(fetch))
         self._may_go = tuple(undo)  # at any time
-        step = self._event(self._optimizer_begins, _NO_OPTIMIZER, compiles)
+        step = self._event(self._optimizer_begins, (_EVALUATION,), compiles)
         undo.append(optimizer.register_optimizer_step_pre_hook(step).remove)
         self._may_rest += (undo[-1],)
-        stepped = self._event(self._optimizer_ended, _NO_OPTIMIZER_END, compiles)
+        stepped = self._event(self._optimizer_ended, (_OTHER,), compiles)
         undo.append(optimizer.register_optimizer_step_post_hook(stepped).remove)
         self._end_fetch_event = self._event(self.fetch_ends)
         self._leave_event = self._event(self._left)
@@ -198,16 +191,13 @@ class Phases:
     def _event(
         self,
         act: Callable[..., Any],
-        unless: frozenset[int] = frozenset(),
+        unless: tuple[int, ...] = (),
         is_compiling: Callable[[], bool] | None = None,
     ) -> Callable[..., Any]:
-        """A hook: it acts in the watched thread, and not in these phases; it cannot raise.
-
-        ``is_compiling``, for what torch.compile may look through, is asked first.
-        """
+        """A hook: it acts in the watched thread, not in these phases, and cannot raise."""
 
         def event(*args: Any) -> Any:
-            if is_compiling is not None and is_compiling():
+            if is_compiling is not None and is_compiling():  # torch.compile may look through it
                 return None
             if self._phase in unless or get_ident() != self._thread_id:
                 return None
@@ -248,12 +238,9 @@ class Phases:
                 call()
 
     def take(self, until_ns: int | None = None) -> tuple[int, ...]:
-        """Nanoseconds of each of :data:`PHASES` since the last call; a step is over, now or then.
-
-        What an optimizer that raised had left open is closed.
-        """
+        """Nanoseconds of each of :data:`PHASES` since the last call: a step is over."""
         self._advance(until_ns)
-        if self._stack and self._phase != _EVALUATION:
+        if self._stack and self._phase != _EVALUATION:  # left open by an optimizer that raised
             self._stack.clear()
             self._phase = _OTHER
         if self._has_looked and self._phase in (_AFTER_LOOK, _OTHER):

@@ -47,10 +47,7 @@ class SlowStepSampler:
         self._step = number, now_ns
 
     def learns(self, meter: StepMeter, loop: CodeType | None = None) -> None:
-        """What the last steps say of when one is overdue; the first time, begin to look.
-
-        ``loop`` is the code that asks for batches.
-        """
+        """What the last steps say of when one is overdue; the first time, begin to look."""
         usual_ns = meter.usual_ns()
         if not usual_ns or not self.instrument.is_on:
             return

@@ -103,8 +103,7 @@ class StepTracker:
     """Steps, data wait, phases, memory and slow steps of a run, in the thread that starts it.
 
     It may be started and stopped again and again, for each epoch. Nothing of it raises into the
-    run, except :meth:`step_ended`: what calls it wraps it in an
-    :class:`~perfkit.base.instrument.Instrument`.
+    run, except :meth:`step_ended`: whoever calls that guards it.
 
     Args:
         on_update: called between two steps and at the end; if it raises, it is called no more, and
@@ -371,11 +370,7 @@ class StepTracker:
         return memory
 
     def summary(self, name: str, ended: str, wall_s: float, **known: Any) -> RunSummary:
-        """What the steps were like, and what bounds them.
-
-        ``known`` are further fields of :class:`~perfkit.measure.verdict.RunFacts`, or other values
-        of those here.
-        """
+        """What the steps were like, and what bounds them; ``known`` are fields of ``RunFacts``."""
         meter, phases = self.meter, self.phases
         doubts = *(f.sentence() for f in self.failures), *filter(None, [phases.doubt])
         found = RunFacts(

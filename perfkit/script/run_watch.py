@@ -64,10 +64,7 @@ class RunWatch:
 
     @property
     def left_torch_half_loaded(self) -> bool:
-        """The program ended, or is ended now, within its ``import torch``.
-
-        What uses torch then fails in odd ways, also where it imports it again.
-        """
+        """The program ended, or ends now, within its ``import torch``: what uses it then fails."""
         if self.seen is not None:
             return False
         torch = sys.modules.get("torch")

@@ -266,10 +266,7 @@ _PHASES_OF = {
 
 
 def _shares_of_all(seen: TorchWatch, recorded: Coverage) -> dict[str, float] | None:
-    """Host class, or the rest → share of all steps but the first ones and the recorded ones.
-
-    None where the phases are not sure, or hardly more steps ran than were recorded.
-    """
+    """Host class, or the rest → share of steps neither first nor recorded; None where not sure."""
     run = seen.run
     if not run.phases.are_sure:
         return None

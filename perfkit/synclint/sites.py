@@ -80,10 +80,7 @@ def site_of(frame: FrameType | None) -> Site | None:
 
 
 def library_between(frame: FrameType | None) -> Site | None:
-    """The innermost line of library code between ``frame`` and the user's line.
-
-    torch's own Python that only leads to an operator does not count.
-    """
+    """The innermost line of library code between ``frame`` and the user's, but for plumbing."""
     while frame is not None and not is_user_code(frame.f_code.co_filename):
         code = frame.f_code
         if not _is_plumbing(code.co_filename):

@@ -519,10 +519,7 @@ class SyncWatch:
     def begin_call(
         self, name: str, args: Any, kwargs: Mapping[str, Any], frame: FrameType
     ) -> AbstractContextManager[Any] | None:
-        """Before a call of an overridable torch function: its label for the trace.
-
-        None where nothing is to be noted of it.
-        """
+        """Before a call of a torch function: its label for the trace; None if it counts nothing."""
         if self._passes_over(name, args, kwargs):
             return None
         self._api = name
@@ -535,10 +532,7 @@ class SyncWatch:
         return self.label(frame, args, kwargs)
 
     def note_call(self, call: _Call, first_node: int) -> Any:
-        """What a call means for the host; return its result, or a copy where a GPU would make one.
-
-        It may have made the autograd nodes from ``first_node`` on.
-        """
+        """What a call means for the host; its result, or a copy where a GPU would make one."""
         name, result, kwargs = call.name, call.result, call.kwargs
         end = self._sequence()
         if end != first_node:

@@ -45,7 +45,8 @@ def recompiles(case: Case) -> Iterator[Finding]:
     if known is not None and known.given_up:
         return  # that is said instead, with why
     share = case.share_of(parts)
-    again = max(_attempts(case).values(), default=0)
+    regions = filter(None, map(REGION.match, case.trace.names))
+    again = max((int(region["attempt"]) for region in regions), default=0)
     in_steps = len(set(case.steps.containing(parts.start).tolist()))
     in_most = case.n_steps > 1 and 2 * in_steps > case.n_steps
     evidence = [
@@ -109,15 +110,6 @@ def gave_up(case: Case) -> Iterator[Finding]:
         has_bound=False,
         is_state=True,
     )
-
-
-def _attempts(case: Case) -> dict[int, int]:
-    """Compiled region → how often it was recompiled, from the names."""
-    attempts: dict[int, int] = {}
-    for match in filter(None, map(REGION.match, case.trace.names)):
-        frame = int(match["frame"])
-        attempts[frame] = max(attempts.get(frame, 0), int(match["attempt"]))
-    return attempts
 
 
 @rule

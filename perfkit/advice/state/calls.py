@@ -96,7 +96,6 @@ def generates_without_a_cache(live: Live) -> Iterator[Finding]:
         "# keep the keys and values of attention, or an RNN's state, and give only what is new\n"
         "logits, cache = model(token, cache)  # transformers: use_cache=True, past_key_values=…",
         line=shown_line(file, line),
-        acts_on=(),
     )
 
 

@@ -34,11 +34,9 @@ def not_sharded(live: Live) -> Iterator[Finding]:
     from torch.utils.data import IterableDataset
 
     for use, loader in alive(live.loaders):
-        if not (use.equal_batches and isinstance(loader.dataset, IterableDataset)):
+        n, is_iterable = loader.num_workers, isinstance(loader.dataset, IterableDataset)
+        if n < 2 or not (use.equal_batches and is_iterable):
             continue
-        if loader.num_workers < 2:
-            continue
-        n = loader.num_workers
         yield fact(
             "iterable-not-sharded",
             f"Each of the {n} workers yields the whole data set: every example comes {n} times an "

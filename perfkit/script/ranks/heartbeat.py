@@ -79,10 +79,7 @@ class Snapshot:
 
 
 class Heartbeat:
-    """Writes this rank's status until it has ended. It does not raise into the program.
-
-    ``look`` says what the run is doing; it is called in another thread.
-    """
+    """Writes this rank's status until it has ended, as ``look`` tells it in another thread."""
 
     def __init__(self, folder: Path, rank: int, look: Callable[[], Snapshot]) -> None:
         self._path = folder / f"status{rank}.json"

@@ -41,9 +41,7 @@ class Job:
 
 
 def job_of(environment: Mapping[str, str], keep: Path | None = None) -> Job | None:
-    """The job that a launcher says this process belongs to; None for a single process.
-
-    Also None where no folder can be made to meet in.
+    """The job that a launcher says this process belongs to; None for one, or without a folder.
 
     Args:
         keep: the folder, where somebody wants what it holds; it is made.

@@ -263,10 +263,7 @@ def _sentence(n: int, late: Lateness | None, compared: Ranks | None) -> str:
 
 
 def _doubt(records: Mapping[int, RankRecord]) -> str:
-    """What other programs did to the rank that lost most to them; empty where they did little.
-
-    Who is late on a busy machine may be late because of it.
-    """
+    """What other programs did to the rank that lost most to them; empty where they did little."""
     worst = max(records.values(), key=lambda r: r.lost, default=None)
     if worst is None or not worst.busy:
         return ""

@@ -61,10 +61,7 @@ def with_lists(trace: Trace, profile: Any) -> Trace:
 
 
 def _calls(trace: Trace) -> dict[str, list[int]]:
-    """The rows of each operator that was given a list whose shapes are missing.
-
-    All of its rows, since its calls are told apart by their order.
-    """
+    """All rows of each operator that was given a list whose shapes are missing."""
     with_list = [at for at, text in enumerate(trace.input_types) if _LIST in text]
     given = np.flatnonzero(np.isin(trace.types_id, with_list) & (trace.dims_id >= 0)).tolist()
     names = {trace.names[trace.name_id[row]] for row in given if _is_cut_short(trace, row)}
