@@ -18,7 +18,7 @@ from types import FunctionType, ModuleType
 from perfkit.base import torch_compat
 from perfkit.base.display import Shown
 from perfkit.base.torch_compat import Compilation, compile_log
-from perfkit.base.user_code import cell_names, where
+from perfkit.base.user_code import where
 from perfkit.base.when_imported import when_imported
 
 
@@ -94,28 +94,25 @@ class CompileWatch:
         new = [one for one in log if one not in self._known]
         # a shorter log was emptied by torch._dynamo.reset(), or by whoever counts
         breaks = breaks[self._n_breaks :] if len(breaks) >= self._n_breaks else []
-        cells = cell_names()
         counted = Counter(
-            (where(one.filename, one.line, cells), _first_line(one.reason)) for one in breaks
+            (where(one.filename, one.line), _first_line(one.reason)) for one in breaks
         )
         begins = {one.frame: (one.filename, one.line) for one in log if one.line}
         again = [one for one in new if one.why_again]
         return CompileReport(
             n_graphs=max(n_graphs - self._n_graphs, 0),
             breaks=tuple(GraphBreak(*key, count) for key, count in counted.most_common()),
-            recompilations=tuple(_again(one, begins, cells) for one in again if not one.gave_up),
+            recompilations=tuple(_again(one, begins) for one in again if not one.gave_up),
             compile_s=_wall_s(new),
             complete=len(new) < len(log) or not self._known,
-            given_up=tuple(_again(one, begins, cells) for one in again if one.gave_up),
+            given_up=tuple(_again(one, begins) for one in again if one.gave_up),
         )
 
 
-def _again(
-    one: Compilation, begins: Mapping[str, tuple[str, int]], cells: Mapping[str, str]
-) -> Recompilation:
+def _again(one: Compilation, begins: Mapping[str, tuple[str, int]]) -> Recompilation:
     # an attempt that was given up has no place of its own
     place = begins.get(one.frame, (one.filename, one.line))
-    return Recompilation(where(*place, cells), _check_in(one.why_again), one.is_static)
+    return Recompilation(where(*place), _check_in(one.why_again), one.is_static)
 
 
 def _first_line(text: str) -> str:

@@ -116,7 +116,7 @@ _MOST_FILES, _MOST_LINES = 200, 20_000
 
 def shown_line(file: str, line: int) -> str:
     """``train.py:12: img = Image.open(path)``."""
-    place, source = where(file, line, cell_names()), statement(file, line)
+    place, source = where(file, line), statement(file, line)
     return f"{place}: {source}" if source else place
 
 

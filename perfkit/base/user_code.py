@@ -152,14 +152,9 @@ def cell_link(number: int) -> str:
     return f"{quote(notebook)}#cell-id={quote(cell)}"
 
 
-def where(file: str, line: int, cells: Mapping[str, Any]) -> str:
-    """A line as a person names it: ``cell [3], line 7``, ``train.py:12``, ``peft/a.py:7``.
-
-    Args:
-        file: as tracebacks name it.
-        line: counted from 1.
-        cells: what :func:`cell_names` gave.
-    """
+def where(file: str, line: int) -> str:
+    """A line as a person names it: ``cell [3], line 7``, ``train.py:12``, ``peft/a.py:7``."""
+    cells = cell_names()
     if file in cells:
         return f"cell [{cells[file]}], line {line}"
     old_style = re.match(r"<ipython-input-(\d+)-", file)

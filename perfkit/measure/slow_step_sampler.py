@@ -16,7 +16,7 @@ from types import CodeType
 from perfkit.base.instrument import Instrument
 from perfkit.base.source import statement
 from perfkit.base.stack import stack_of
-from perfkit.base.user_code import cell_names, is_user_code, tells_something, where
+from perfkit.base.user_code import is_user_code, tells_something, where
 from perfkit.measure.meter import StepMeter
 
 _WAKE_EVERY_S, _LOOK_EVERY_S = 0.1, 0.05
@@ -99,7 +99,7 @@ class SlowStepSampler:
         if 2 * n < found.total():
             return ""
         source = statement(file, line, longest=_LONGEST_SOURCE) if is_user_code(file) else ""
-        return f"{source or function} ({where(file, line, cell_names())})"
+        return f"{source or function} ({where(file, line)})"
 
 
 def _telling(watched: int, loop: CodeType | None) -> _Place | None:

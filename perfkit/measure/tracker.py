@@ -87,16 +87,14 @@ class Named(Protocol):
 
 
 class Observer(Protocol):
-    """Shows a run. Its failures never reach the user's loop; they become a warning."""
+    """Shows a run: each epoch as it begins and ends, and an update once a second or so.
 
-    def begin(self, run: Named) -> None:
-        """An epoch begins."""
+    Its failures never reach the user's loop; they become a warning.
+    """
 
-    def update(self, update: Update) -> None:
-        """Called once a second or so, between two steps."""
-
-    def end(self, summary: RunSummary) -> None:
-        """An epoch is over, however it ended."""
+    def begin(self, run: Named) -> None: ...
+    def update(self, update: Update) -> None: ...
+    def end(self, summary: RunSummary) -> None: ...
 
 
 class StepTracker:

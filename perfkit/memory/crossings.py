@@ -19,7 +19,7 @@ from perfkit.base.instrument import Instrument
 from perfkit.base.plain import fields
 from perfkit.base.stack import looking
 from perfkit.base.torch_compat import WAS_LOST, dispatch_mode_class, enter_function_mode
-from perfkit.base.user_code import cell_names, is_user_code, where
+from perfkit.base.user_code import is_user_code, where
 from perfkit.memory.places import source_of
 
 if TYPE_CHECKING:
@@ -166,7 +166,6 @@ class _Seen:
             counts[2] += non_blocking
 
     def result(self) -> Crossings:
-        cells = cell_names()
         lines = [
             Crossing(
                 direction=direction,
@@ -175,7 +174,7 @@ class _Seen:
                 non_blocking=counts[2],
                 file=file,
                 line=line,
-                where=where(file, line, cells) if file else "(no line of yours)",
+                where=where(file, line) if file else "(no line of yours)",
                 text=source_of(file, line),
             )
             for ((file, line), direction), counts in self._found.items()

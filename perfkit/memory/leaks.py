@@ -21,7 +21,7 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.plain import fields
 from perfkit.base.progress import Progress
 from perfkit.base.uninterrupted import surely
-from perfkit.base.user_code import cell_names, where
+from perfkit.base.user_code import where
 from perfkit.base.words import fmt_count
 from perfkit.memory.holders import held_among, holder_of
 from perfkit.memory.places import source_of
@@ -530,4 +530,4 @@ def _called(place: Place) -> str:
     file, line, function = place
     if not file:
         return function
-    return f"{where(file, line, cell_names())}  {source_of(file, line)}".rstrip()
+    return f"{where(file, line)}  {source_of(file, line)}".rstrip()

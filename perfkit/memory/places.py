@@ -8,7 +8,7 @@ from typing import Any
 
 from perfkit.base.plain import fields
 from perfkit.base.source import statement
-from perfkit.base.user_code import cell_names, where
+from perfkit.base.user_code import where
 from perfkit.memory.categories import OTHER, by_name
 from perfkit.memory.ledger import Totals
 
@@ -108,12 +108,11 @@ def by_module(totals: Totals, not_tensors_bytes: int = 0) -> tuple[ModuleMemory,
 
 def by_line(totals: Totals, not_tensors_bytes: int = 0) -> tuple[LineMemory, ...]:
     """The peak by source line, most bytes first; adds up to it exactly."""
-    cells = cell_names()
     found = [
         LineMemory(
             file=file,
             line=line,
-            where=where(file, line, cells) if file else function,
+            where=where(file, line) if file else function,
             function=function if file else "",
             text=source_of(file, line),
             nbytes=stay.total_bytes,

@@ -15,10 +15,10 @@ from perfkit.base.errors import SyncFoundError
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.source import statement
 from perfkit.base.torch_compat import WAS_LOST
-from perfkit.base.user_code import package_path
+from perfkit.base.user_code import package_path, where
 from perfkit.base.words import most_often
 from perfkit.synclint.catalogue import CATALOGUE, COPIES, EXPLICIT, OF_A_SAMPLE, OF_THE_CALL, Entry
-from perfkit.synclint.sites import place, runs_only_without_gpu, spelled
+from perfkit.synclint.sites import runs_only_without_gpu, spelled
 
 if TYPE_CHECKING:
     import torch
@@ -229,7 +229,7 @@ def syncs_of(watch: SyncWatch) -> SyncLines:
         warnings += (WAS_LOST,)
     elsewhere = sorted(at for at in lines if runs_only_without_gpu(*at))
     if elsewhere:
-        named = ", ".join(place(*at) for at in elsewhere)
+        named = ", ".join(where(*at) for at in elsewhere)
         warnings += (
             f"left out, because only a machine without a GPU runs it: {named}; what a GPU would "
             "run in its place was not seen",
@@ -261,7 +261,7 @@ def _sync(file: str, line: int, hits: list[tuple[NotedWait, int]]) -> SyncLine:
             file_there = package_path(one.inside.file) or one.inside.file
             asking[f"{file_there}:{one.inside.line}"] += count
         if one.site.below is not None:
-            callers[place(*one.site.below)] += count
+            callers[where(*one.site.below)] += count
     return SyncLine(
         kind="copy" if all(one.entry in COPIES for one, _ in hits) else "value",
         below=most_often(callers, "line") if callers else "",
@@ -273,7 +273,7 @@ def _sync(file: str, line: int, hits: list[tuple[NotedWait, int]]) -> SyncLine:
         example="\n".join(examples),
         count=sum(count for _, count in hits),
         code=statement(file, line),
-        place=place(file, line),
+        place=where(file, line),
         inside=most_often(asking, "line") if asking else "",
     )
 

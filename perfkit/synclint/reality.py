@@ -19,6 +19,7 @@ from perfkit.base.errors import MeasurementError, ProfilerBusyError, TraceError
 from perfkit.base.instrument import Instrument
 from perfkit.base.machine import stamp
 from perfkit.base.source import statement
+from perfkit.base.user_code import where
 from perfkit.base.words import fmt_ms, plural
 from perfkit.synclint.catalogue import CATALOGUE
 from perfkit.synclint.find import (
@@ -30,7 +31,7 @@ from perfkit.synclint.find import (
     find_syncs,
     syncs_of,
 )
-from perfkit.synclint.sites import Site, place, spelled
+from perfkit.synclint.sites import Site, spelled
 from perfkit.trace.ask.waits import Wait, waits_under
 from perfkit.trace.read.columns import Category
 from perfkit.trace.record.record import UNFINISHED_MARK, Recorder
@@ -205,7 +206,7 @@ def _happened(site: Site, waits: Sequence[Wait], foretold: SyncLine | None) -> S
         instead=entry.instead,
         count=len(waits),
         code=code,
-        place=place(site.file, site.line),
+        place=where(site.file, site.line),
         waited_ms=waited_ms,
         outcome=NOT_PREDICTED,
     )

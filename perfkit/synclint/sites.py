@@ -15,7 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from perfkit.base.user_code import cell_names, is_user_code, tells_something, where
+from perfkit.base.user_code import is_user_code, tells_something
 
 # torch's own Python between a user's line and the operator: says nothing about the cause
 _PLUMBING = (
@@ -96,11 +96,6 @@ def run_by_autograd(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
-
-
-def place(filename: str, line: int) -> str:
-    """The line as a person names it: ``train.py:12``, ``cell [3], line 5``, ``peft/a.py:7``."""
-    return where(filename, line, cell_names())
 
 
 @functools.lru_cache(maxsize=4096)

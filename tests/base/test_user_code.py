@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-import perfkit.trace.record
+import perfkit.trace.record.record
+from perfkit.base import user_code
 from perfkit.base.user_code import is_user_code, package_path, tells_something, where
-from perfkit.synclint.sites import place, site_of
+from perfkit.synclint.sites import site_of
 
 
 @pytest.mark.parametrize(
@@ -82,10 +83,9 @@ def test_a_program_on_the_command_line_is_the_users() -> None:
         ("/x/site-packages/torch/nn/modules/linear.py", "linear.py:7"),
     ],
 )
-def test_a_line_has_one_name(filename: str, said: str) -> None:
-    assert where(filename, 7, {"cell.py": 12}) == said
-    if filename != "cell.py":
-        assert place(filename, 7) == said
+def test_a_line_has_one_name(filename: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_code, "cell_names", lambda: {"cell.py": 12})
+    assert where(filename, 7) == said
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_pip_put_into_a_folder_of_the_path_is_a_package(
     assert not is_user_code(trainer)
     assert package_path(trainer) == "lents/trainer.py"
     assert tells_something(trainer)
-    assert where(trainer, 3, {}) == "lents/trainer.py:3"
+    assert where(trainer, 3) == "lents/trainer.py:3"
     assert not is_user_code(str(tmp_path / "alone.py"))
     assert is_user_code(mine)  # beside them, and not one of them
     assert package_path(mine) == ""

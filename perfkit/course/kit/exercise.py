@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from perfkit.base.errors import UsageError
-from perfkit.base.user_code import cell_names, is_user_code, where
+from perfkit.base.user_code import is_user_code, where
 from perfkit.course.kit.message import Message
 
 _CALLS = "To look at your answer: .show(answer); to check it: .check(answer); for a hint: .hint()."
@@ -115,7 +115,7 @@ def _broken(answer: Any, error: Exception | SystemExit) -> Message:
     said = f"{type(error).__name__}: {_words(error)}".strip().removesuffix(":")
     if frames:
         last = frames[-1]
-        place = where(last.filename, last.lineno or 0, cell_names())
+        place = where(last.filename, last.lineno or 0)
         notes = getattr(error, "__notes__", [])  # of a check: with which input
         lines = (f"{said} ({place})", *([f"The line: {last.line}"] if last.line else []), *notes)
         return Message("Your function stopped with an error", lines)

@@ -174,15 +174,13 @@ def lives(status: Status) -> bool:
 
 def _where(stack: Sequence[Level]) -> tuple[str, str]:
     """The innermost line of the program, and what it waits in there for other ranks."""
-    from perfkit.base.source import statement
-    from perfkit.base.user_code import cell_names, is_user_code, where
+    from perfkit.base.source import shown_line
+    from perfkit.base.user_code import is_user_code
 
     waits_in = ""
     for code, line, _ in stack:
         if is_user_code(code.co_filename):
-            source = statement(code.co_filename, line or 0, longest=60)
-            place = where(code.co_filename, line or 0, cell_names())
-            return (f"{place}: {source}" if source else place), waits_in
+            return shown_line(code.co_filename, line or 0), waits_in
         if not waits_in and any(part in code.co_filename for part in _MEETING):
             waits_in = code.co_name
         elif not waits_in and code.co_name == "_engine_run_backward":

@@ -208,8 +208,9 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
     def stretch(when: str, spans: Sequence[tuple[float, float]], steps: Sequence[int]) -> Stretch:
         """``steps`` are the indices of the steps that the spans are; none where they are none."""
         excess_s = sum(end - begin - (like_s if steps else 0.0) for begin, end in spans)
-        seen, n_all = _without_imports(inside(spans, samples))
-        imports_s = excess_s * (1.0 - len(seen) / n_all) if n_all else 0.0
+        taken = inside(spans, samples)
+        seen = [sample for sample in taken if not _imports(sample)]
+        imports_s = excess_s * (1.0 - len(seen) / len(taken)) if taken else 0.0
         found = Stretch(
             when,
             excess_s - imports_s,
@@ -255,14 +256,10 @@ def longest_alike_s(recorded_ms: Sequence[float]) -> float:
     return max(_MEDIANS * like_s, _LONGEST * max(alike)) + _SLACK_S
 
 
-def _without_imports(samples: Sequence[Sample]) -> tuple[list[Sample], int]:
-    """Those in which no line of the user's waits for an import, and how many there are of all."""
-    kept = [
-        sample
-        for sample in samples
-        if sample.key is None or not any(f.file.startswith(_IMPORTS) for f in sample.key.below)
-    ]
-    return kept, len(samples)
+def _imports(sample: Sample) -> bool:
+    """Whether a line of the user's waits for an import."""
+    below = () if sample.key is None else sample.key.below
+    return any(frame.file.startswith(_IMPORTS) for frame in below)
 
 
 def _by_weight(slow: Sequence[int], excess_s: Sequence[float]) -> list[list[int]]:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from perfkit.base.line_sampler import Frame, Look, Stack
 from perfkit.base.source import statement
-from perfkit.base.user_code import cell_names, is_user_code, package_path, tells_something, where
+from perfkit.base.user_code import is_user_code, package_path, tells_something, where
 from perfkit.base.words import most_often
 
 # A user line that runs so much of the region, through so many lines of a package, is a framework.
@@ -245,7 +245,6 @@ def inside(spans: Sequence[tuple[float, float]], samples: Sequence[Sample]) -> l
 def lines_of(samples: Sequence[Sample]) -> LineSamples:
     """Samples of one thread, as lines."""
     n = len(samples)
-    cells = cell_names()
     counts = Counter(s.key for s in samples if s.key is not None)
     frameworks = _frameworks(counts, n)
     mostly = _mostly(counts)
@@ -253,7 +252,7 @@ def lines_of(samples: Sequence[Sample]) -> LineSamples:
     identity = {}
     for key, count in counts.items():
         is_framework = key.frame.place in frameworks
-        line = _line(key, count, n, cells, is_framework, mostly.get(key.frame, ("", 0.0)))
+        line = _line(key, count, n, is_framework, mostly.get(key.frame, ("", 0.0)))
         identity[key] = same = (
             line.file, line.line, line.function, line.in_data_wait, line.library_function,
             line.inner,
@@ -384,12 +383,11 @@ def around(
         return None
     deepest = max(shared, key=lambda frame: (depth[frame], beyond[frame]))
     outermost = min(shared, key=lambda frame: depth[frame])
-    cells = cell_names()
-    place = where(deepest.file, deepest.line, cells)
+    place = where(*deepest.place)
     if deepest in callers:
         named: Counter[str] = Counter()
         for caller, count in callers[deepest].items():
-            named[where(caller.file, caller.line, cells)] += count
+            named[where(*caller.place)] += count
         place = (
             f"{package_path(deepest.file)}:{deepest.line} in {_function(deepest)} (called from "
             f"{most_often(named, 'line')})"
@@ -486,14 +484,12 @@ def _says_more(file: str, function: str, text: str) -> bool:
     return not _SAYS_NOTHING.match(name) and not re.search(rf"\b{re.escape(name)}\b", text)
 
 
-def _line(
-    key: _Key, count: int, n: int, cells: object, is_framework: bool, mostly: tuple[str, float]
-) -> Line:
+def _line(key: _Key, count: int, n: int, is_framework: bool, mostly: tuple[str, float]) -> Line:
     file, number, inner = key.frame.file, key.frame.line, key.inner
     return Line(
         file=file,
         line=number,
-        where=where(file, number, cells),  # type: ignore[arg-type]
+        where=where(file, number),
         function=key.frame.function.rpartition(".")[2],
         text=statement(file, number),
         n_samples=count,
