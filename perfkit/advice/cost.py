@@ -54,7 +54,6 @@ class BreakEven:
         saved_per_run: what a run costs less since; negative where it costs more.
         saved_hours_per_run: how many hours sooner it ends.
         work_hours: spent on it.
-        work_cost: those hours at the wage.
         runs: after so many runs the work is paid; None where nothing is saved.
     """
 
@@ -92,7 +91,6 @@ class DeviceCost:
 
     Attributes:
         step: how long a step takes there, with its band.
-        price_per_hour: of that device.
         price: of the run at ``step.ms``.
         price_low, price_high: at the ends of the band.
     """
@@ -112,15 +110,10 @@ class RunCost(Shown):
         step_ms: length of a step.
         low_ms, high_ms: its interval; None where only one length is known.
         how: where that length comes from, in words.
-        steps: of the run or epoch.
-        price_per_hour: what the machine costs.
         currency: of all prices, as given; may be empty.
-        hours: of the run.
-        price: of the run.
         price_low, price_high: at the ends of the interval; None where there is none.
         break_even: with ``before``.
         elsewhere: the same run on other devices, the cheapest first.
-        warnings: what is doubtful.
     """
 
     step_ms: float

@@ -65,9 +65,7 @@ class Profile(Shown):
         diagnosis: what bounds the step, and what to do.
         step: the profiled steps' lengths in ms (median, interval, n), without empty steps.
         cost: what profiling cost; None for a trace from a file.
-        provenance: where the figures come from.
         n_steps: number of profiled steps.
-        warnings: reasons to doubt the figures.
         coverage: which part of the code the figures describe; None for a trace from a file.
         elsewhere: the code's time outside steps like these; None for a trace from a file.
         busy: what else the machine was doing; None for a trace from a file.
@@ -78,7 +76,6 @@ class Profile(Shown):
         whole: host class → share of all steps of the run, where they are known; else None.
         device_shares: device class → share of a step; empty without a device.
         limit: the steps beside their lower bound on the device; None without recorded shapes.
-        trace: the events.
         raw: the trace as torch wrote it (JSON); empty for a trace from a file.
     """
 

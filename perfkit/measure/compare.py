@@ -82,9 +82,6 @@ class Comparison(Shown):
         confidence: of that interval.
         n_blocks: ABBA blocks measured. If not even one fits, one call of each counts as one.
         different: whether the interval excludes 1.
-        sentence: the answer in words.
-        warnings: reasons to doubt it.
-        provenance: where and when it was measured.
         repeats: calls of each per letter (more than 1 for very short callables).
         stopped: why measuring ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
         duration_s: how long it took in all, including warm-up.

@@ -58,8 +58,6 @@ class Energy(Shown):
         n_steps: how many ran in the blocks.
         n_blocks: of about a second each, or of one step where that takes longer.
         unread: why a counter that is there could not be read.
-        warnings: what is doubtful.
-        provenance: where the figures come from.
     """
 
     counters: tuple[EnergyOf, ...]
@@ -93,7 +91,6 @@ def energy(
     virtual machines have none: then the result says so, and holds no figure.
 
     Args:
-        step: a training step, called without arguments.
         samples_per_step: how many samples it has, e.g. the batch size.
         budget_s: for how long to call it; not less than three blocks.
 

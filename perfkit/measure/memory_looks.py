@@ -41,7 +41,6 @@ class Footprint:
     """One reading.
 
     Attributes:
-        n_bytes: bytes held.
         kind: ``"allocated"``: tensors on all GPUs that this process uses;
             ``"resident"``: RAM pages of this process, which shrink late or never when memory is
             freed.
@@ -105,7 +104,6 @@ class Rise:
 
     Attributes:
         first, last: steps (or batches) before the first and the last look.
-        before_bytes, after_bytes: what there was.
     """
 
     first: int
@@ -125,7 +123,6 @@ def rise(
     """By how much memory grew, if it did to the end; None where it did not.
 
     Args:
-        looks: steps and bytes, by time.
         intervals: it must have grown in so many of the last ones, 2 to 5.
         least_bytes: by so much; by default by what comes and goes in a process.
     """
@@ -144,7 +141,6 @@ def look(step: int, *, workers: bool = False, heap: bool = True) -> MemoryLook:
     """Look at memory now.
 
     Args:
-        step: how many steps there have been.
         workers: ask the loaders' workers, too, which takes some ms each.
         heap: ask malloc, too, which takes some ms on a heap with many holes.
     """
@@ -157,13 +153,7 @@ def look(step: int, *, workers: bool = False, heap: bool = True) -> MemoryLook:
 
         of_workers = private_bytes_of_workers()
     return MemoryLook(
-        step,
-        private_bytes(),
-        used,
-        free,
-        _device_bytes(),
-        tuple(of_workers),
-        heap_ms,
+        step, private_bytes(), used, free, _device_bytes(), tuple(of_workers), heap_ms
     )
 
 

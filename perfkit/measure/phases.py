@@ -96,7 +96,8 @@ class Phases:
         # made with the hooks, which would keep this object
         self._end_fetch_event: Callable[..., Any] = nothing
         self._leave_event: Callable[..., Any] = nothing
-        self._sees_modules = True
+        #: false once telling forward passes apart would have slowed the steps
+        self.sees_modules = True
         #: told of the batches of loaders
         self.batches: Batches | None = None
         self._source: Any = None  # the iterator of a loader that is asked for a batch
@@ -104,14 +105,9 @@ class Phases:
         self.live: Live | None = None
 
     @property
-    def stops_at_modules(self) -> bool:
-        """Whether telling forward passes apart would have slowed the steps."""
-        return not self._sees_modules
-
-    @property
     def doubt(self) -> str:
         """Why forward passes are not told apart; empty where they are."""
-        if not self.stops_at_modules:
+        if self.sees_modules:
             return ""
         return (
             "forward passes are not told apart: a step of this code calls many modules by "
@@ -122,7 +118,7 @@ class Phases:
     def told(self, ns: Sequence[int]) -> tuple[int, ...]:
         """Times of :data:`PHASES` of a whole run, as far as they are known."""
         found = list(ns)
-        if self.stops_at_modules and found:
+        if not self.sees_modules and found:
             found[_OTHER] += found[_FORWARD] + found[_EVALUATION]
             found[_FORWARD] = found[_EVALUATION] = 0
         return tuple(found)
@@ -135,7 +131,7 @@ class Phases:
     @property
     def are_sure(self) -> bool:
         """Whether all of them are told apart, and none failed."""
-        return self._sees_modules and self.failure is None
+        return self.sees_modules and self.failure is None
 
     @property
     def current(self) -> str:
@@ -185,7 +181,7 @@ class Phases:
         undo.append(optimizer.register_optimizer_step_post_hook(stepped).remove)
         self._end_fetch_event = self._event(self.fetch_ends)
         self._leave_event = self._event(self._left)
-        if self._sees_modules:
+        if self.sees_modules:
             self._outer.start(self._opens, self._closes)
 
     def _event(
@@ -247,9 +243,9 @@ class Phases:
             self._settle(evaluated=self._own is not None and not self._own_graph)
         self._in_step = False
         n_calls = max(self._most_calls, self._n_calls)
-        if n_calls > _MOST_CALLS and self._sees_modules and self._undo:
-            self._sees_modules = n_calls * _CALL_NS <= _MOST_COST * sum(self._ns[: len(PHASES)])
-            if self.stops_at_modules:
+        if n_calls > _MOST_CALLS and self.sees_modules and self._undo:
+            self.sees_modules = n_calls * _CALL_NS <= _MOST_COST * sum(self._ns[: len(PHASES)])
+            if not self.sees_modules:
                 self._outer.stop()
         self._n_calls = self._most_calls = self._waited = 0
         ns = self._ns

@@ -81,7 +81,6 @@ class MemoryUse:
 
     Attributes:
         kind: ``"allocated"`` (CUDA allocator) or ``"resident"`` (this process).
-        label: the kind in words.
         first_bytes, last_bytes, highest_bytes: among the readings; the true peak within a step may
             be higher.
         creep: how it grows, where it does so in every part of the run; else None.
@@ -138,11 +137,8 @@ class RunSummary(Shown):
     """The summary of a watched run.
 
     Attributes:
-        name: of the run.
-        sentence: the verdict.
         ended: ``"finished"``, ``"ended after 80 of 100 batches"`` (by a break, a trainer's limit
             of steps, an exception), ``"interrupted"`` or what the loader raised.
-        n_steps: steps that were completed.
         n_epochs: loops over the loader; a look at a single batch is none.
         wall_s: seconds from the beginning to the end of these loops.
         step: duration of a step in ms, without warm-up and first steps of epochs; None if no step
@@ -157,9 +153,6 @@ class RunSummary(Shown):
         memory: readings and creep; None if there were no readings.
         update_share: share of the run taken by live updates and looking at batches; not part of any
             step. The last update comes after the run, and counts as a part of it.
-        curve: the points to draw.
-        warnings: reasons to doubt this.
-        provenance: where and when it was measured.
         n_unfinished: last steps of loops that never asked for another batch (the loop was left, or
             its driver counts batches). They are not timed and not counted elsewhere.
         busy: what else the machine was doing; None for very short runs.

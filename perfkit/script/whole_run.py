@@ -79,7 +79,6 @@ class WholeRun(Shown):
     """A run of a program, from its start to its end.
 
     Attributes:
-        program: what was run.
         ended: how it ended: ``"finished"``, ``"raised ValueError"``, ``"ended with exit code 3"``.
         sentence: what bounds its steps, or why that is not known.
         wall_s: seconds from start to end.
@@ -100,8 +99,6 @@ class WholeRun(Shown):
         memory: account of the first steps' memory; None unless asked for.
         syncs: lines that would make a GPU wait, predicted from two steps; None unless asked for.
         rank: of this process in a job of several; None for one.
-        warnings: what is doubtful.
-        provenance: where and when it was measured.
     """
 
     program: str

@@ -25,7 +25,7 @@ def _why_not(phases: Phases) -> str:
             f"watching them failed ({failed.error}, in {failed.during} at {failed.where}); your "
             "code ran on without it; please report this as a bug in perfkit"
         )
-    if phases.stops_at_modules:
+    if not phases.sees_modules:
         return "a step calls many modules by themselves, and timing each would slow it down"
     return ""
 
@@ -78,7 +78,7 @@ class LivePhases:
         if phases is None:
             return
         row = phases.take()
-        if phases.failure is None and not phases.stops_at_modules:
+        if phases.failure is None and phases.sees_modules:
             self._steps.append(number)
             self._rows.append(row)
 

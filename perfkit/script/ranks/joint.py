@@ -42,10 +42,8 @@ class RankRun:
     """One rank of a run.
 
     Attributes:
-        rank: its number.
         ended: how it ended, in words that follow its name; ``"died"`` without a word,
             ``"was not seen"``, ``"is still running"``.
-        n_steps: its steps.
         step_ms: median step; None where unknown.
         phase_ms: phase → ms a step, mean of the run, without what came after the last step of a
             rank that did not finish; empty where unknown.
@@ -71,7 +69,6 @@ class RankedRun(Shown):
     """A run of several ranks, from its start to its end.
 
     Attributes:
-        program: what was run.
         sentence: who ended it, or holds up the others, or that nobody does.
         world_size: how many ranks the job has.
         ranks: those that are known, by number: of all machines, or of this one.
@@ -81,8 +78,6 @@ class RankedRun(Shown):
             were recorded.
         memory_imbalance: highest over mean memory of the ranks; None where unknown.
         batch_imbalance: most over mean samples of the ranks; None where unknown.
-        warnings: what is doubtful.
-        provenance: where and when it was measured.
         doubt: what other programs did meanwhile, in a sentence; empty where that is little.
     """
 

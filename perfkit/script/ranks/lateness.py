@@ -37,7 +37,6 @@ class LateRank:
     """A rank that the others wait for.
 
     Attributes:
-        rank: its number.
         lost_ms: what each of the others waits for it, ms a step, mean of all steps.
         last_in: share of the steps in which it comes last and the others wait for it.
         phase: in which it needs more than the others; empty where none stands out.

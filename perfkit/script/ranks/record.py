@@ -28,9 +28,6 @@ class RankRecord:
     """A rank's figures.
 
     Attributes:
-        rank: its number.
-        program: what it ran.
-        n_steps: its steps.
         step_ms: median step; None without one.
         phase_s: seconds of each phase in the whole run; until its last step where it did not
             finish, since what came after that may be nothing but a hang.

@@ -124,9 +124,7 @@ class Elsewhere:
     """The region's time that was not in steps like the recorded ones.
 
     Attributes:
-        region_s: how long the region took.
         like_ms: median of the recorded steps.
-        stretches: where the time was, longest first.
         growth: that steps take longer and longer; what they take more is in no stretch.
     """
 
@@ -185,7 +183,6 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
     """Reconcile the recorded steps with the whole region; None where no step was recorded.
 
     Args:
-        log: the steps of a region that has ended.
         samples: line samples of all of it.
         n_slowed: so many of the first steps were slowed by perfkit; only the first one counts.
     """
@@ -365,9 +362,6 @@ def growth(
 
 class RegionLines:
     """Samples the lines of a thread until :meth:`close`; then it tells what ran when.
-
-    Args:
-        log: the steps of the region.
 
     Attributes:
         samples: of the thread, up to the last :meth:`take` or :meth:`close`.

@@ -57,9 +57,7 @@ class Line:
 
     Attributes:
         file: the file name under which Python knows the code.
-        line: line number in it.
         where: what to call it: ``cell [3], line 7`` or ``train.py:12``.
-        function: the function it is in.
         text: the statement that begins there (see :mod:`perfkit.base.source`); empty where
             there is no source.
         n_samples: in how many samples it was the innermost line of user code.
@@ -71,13 +69,10 @@ class Line:
         inner: the innermost line of an installed package that it called and that says something:
             ``transformers/trainer.py:2501``; empty where there is none.
         inner_function: the function of that line, with its class: ``Trainer._save_checkpoint``.
-        inner_text: the source of that line.
         is_framework: it runs a whole training (``trainer.fit()``), and only ``inner`` shows
             which part of it.
-        n_of: how many samples there are of all lines.
         mostly: the innermost function of a library in which most of this line's samples were
             taken: ``format_stack (torch/fx/traceback.py)``; empty where none says more.
-        mostly_share: in how many of them.
     """
 
     file: str
@@ -327,8 +322,6 @@ class Around:
     """The innermost frame that most of some samples have in common.
 
     Attributes:
-        place: what to call its line.
-        source: the line's source.
         share: how many of the samples ran below it.
         below: the source of the outermost line that these have in common and the usual ones do not,
             if that is another line: ``evaluate(model)``.
@@ -354,7 +347,6 @@ def around(
     call of it.
 
     Args:
-        samples: what has something in common.
         usual: samples of what is not to be named.
         times: the usual ones are in ``samples``, too, so many times.
     """
