@@ -107,13 +107,20 @@ def diagnose(
     found += (grows := steps_grow(growth, busy))
     if busy is not None and busy.spoils:  # it helps only with cores that nobody else uses
         found = [f for f in found if f.rule != "one-thread"]
-    facts = [_with_ceiling(f, case) for f in state]
+    facts = [_with_ceiling(f, case) for f in state if not f.beside]
     facts = [f for f in facts if f.gain_at_most >= _LEAST_GAIN or not f.acts_on]
     found = _joined(facts, _without_the_same(found, state))
     found = _places_first(_each_line_once(found), bound.bound_by)
     # within the steps and outside of them: what gains more says it
     first_said = {(f.title, f.line): f for f in reversed(found)}
     found = [_with_doubt(f, case, busy) for f in found if first_said[f.title, f.line] is f]
+    for remark in (f for f in state if f.beside):
+        found = [
+            replace(f, what_to_do=f"{f.what_to_do}\n{remark.what_to_do}")
+            if re.search(remark.beside, f.what_to_do)
+            else f
+            for f in found
+        ]
     is_one_sided = _is_one_sided(bound, case)
     if is_one_sided:
         found = [f for f in found if f.always or {"data", "communication"} & set(f.cures)]

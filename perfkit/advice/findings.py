@@ -38,6 +38,7 @@ class Finding:
             saves no time of a step.
         leaves: the part of these classes that is left then, 0 to 1.
         changes: how what to do changes the training; empty where it does not.
+        beside: this is no finding, but a remark on all others whose code matches this.
     """
 
     rule: str
@@ -53,6 +54,7 @@ class Finding:
     acts_on: tuple[str, ...] = ()
     leaves: float = 0.0
     changes: str = ""
+    beside: str = ""
 
     @property
     def always(self) -> bool:
@@ -65,7 +67,7 @@ class Finding:
 
         return fields(
             self,
-            without=("title", "cures", "has_bound", "acts_on", "leaves"),
+            without=("title", "cures", "has_bound", "acts_on", "leaves", "beside"),
             rule=self.rule,
             sentence=self.title,
             gain_at_most=self.gain_at_most if self.has_bound else None,

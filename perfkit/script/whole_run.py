@@ -184,7 +184,7 @@ def whole_run(
         parts=_parts(times, options, seen, None if profile is None else profile.elsewhere),
         steps=_steps(program, ended, times, options, seen) if n_steps else None,
         uses_loader=seen.run.uses_loader,
-        findings=seen.state.findings,
+        findings=tuple(f for f in seen.state.findings if not f.beside),
         profile=profile,
         memory=seen.account,
         syncs=seen.syncs,

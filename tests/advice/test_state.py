@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -201,6 +204,46 @@ def _with_table(used: int) -> None:
 def _collect_in_one_step() -> Callable[[], object]:
     n = iter(range(1_000))
     return lambda: [gc.collect() for _ in range(30 if next(n) == 20 else 0)]
+
+
+class _Augment:
+    def __init__(self, generator: Any) -> None:
+        self.generator = generator
+
+
+class _Augmented(Dataset[Any]):
+    def __init__(self, generator: Any) -> None:
+        self.steps = [_Augment(None), _Augment(generator)]
+
+    def __len__(self) -> int:
+        return 160
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        time.sleep(0.003)
+        return torch.randn(8)
+
+
+@pytest.mark.parametrize(
+    ("generator", "made"),
+    [
+        (np.random.default_rng(0), "np.random.default_rng(info.seed)"),
+        (np.random.RandomState(0), "np.random.RandomState(info.seed % 2**32)"),
+        (random.Random(0), "random.Random(info.seed)"),
+        (torch.Generator(), "torch.Generator().manual_seed(info.seed)"),
+        (None, ""),
+    ],
+)
+def test_advice_to_take_workers_says_that_they_copy_the_data_sets_generator(
+    generator: Any, made: str
+) -> None:
+    loader = DataLoader(_Augmented(generator), batch_size=8)
+    with perfkit.profile(lines=False) as p:
+        _train(iter(loader), _model())
+    found = {f.rule: f.what_to_do for f in p.result.diagnosis.findings}
+    remark = f"info.dataset.steps[1].generator = {made}" if made else ""
+    assert remark in found.pop("dataloader-no-workers")
+    assert ("worker_init_fn" in str(p.result)) is bool(made)
+    assert "info.dataset" not in str(found)
 
 
 class _Boxes(Dataset[Any]):

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import io
 import itertools
+import random
 from collections.abc import Iterator, Mapping
+from types import ModuleType
 from typing import Any
+
+import numpy as np
+import torch
 
 from perfkit.advice.findings import Finding, amdahl, fact
 from perfkit.advice.state import alive, state
@@ -22,6 +27,8 @@ _LEAST_STARTS = 0.05
 # Samples of a table: smaller ones cost more to fetch and collate than to copy.
 _SMALL_SAMPLE_BYTES = 4096
 _LEAST_BATCH = 16
+# Objects of a data set that are looked at for what they hold.
+_MOST_HELD = 256
 # Each tensor from a worker has a file descriptor of its own, some 50 µs; of fewer nobody knows.
 _MANY_TENSORS = 64
 
@@ -208,6 +215,53 @@ def _columns_of(dataset: Any) -> list[tuple[str, Any]]:
         and len(value.shape)
         and len(value) == len(dataset)
     ]
+
+
+# Generators of random numbers → the same, anew in a worker.
+_SEEDED: dict[type, str] = {
+    np.random.Generator: "np.random.default_rng(info.seed)",
+    np.random.RandomState: "np.random.RandomState(info.seed % 2**32)",
+    random.Random: "random.Random(info.seed)",
+    torch.Generator: "torch.Generator().manual_seed(info.seed)",
+}
+
+
+@state
+def own_generator(live: Live) -> Iterator[Finding]:
+    """A remark on workers: a generator of the data set's own is copied, and they draw the same."""
+    for _, loader in alive(live.loaders):
+        found = _generator_in(loader.dataset)
+        if found is None or loader.worker_init_fn is not None:
+            continue
+        path, made = found
+        yield fact(
+            "generator-copied",
+            "Workers draw the same random numbers",
+            (),
+            f"def seed(_):  # each worker has a copy of {path[1:]}, and draws the same numbers\n"
+            "    info = torch.utils.data.get_worker_info()\n"
+            f"    info.dataset{path} = {made}\n"
+            "# DataLoader(..., worker_init_fn=seed)",
+            beside=r"\bnum_workers=[1-9]",
+        )
+        return
+
+
+def _generator_in(dataset: Any) -> tuple[str, str] | None:
+    """The way to a generator of random numbers that the data set holds, and the code for one."""
+    todo = [("", dataset)]
+    for path, one in todo:
+        for kind, made in _SEEDED.items():
+            if isinstance(one, kind):
+                return path, made
+        if len(todo) > _MOST_HELD or isinstance(one, type | ModuleType):
+            continue
+        if isinstance(one, list | tuple):
+            todo += [(f"{path}[{i}]", part) for i, part in enumerate(one[:_LEAST_BATCH])]
+        else:
+            held = getattr(one, "__dict__", {})
+            todo += [(f"{path}.{name}", part) for name, part in held.items()]
+    return None
 
 
 @state
