@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -497,8 +498,11 @@ def _replays(new: tuple[int, ...], how: str = "captured") -> Simulated:
 @pytest.mark.parametrize("how", ["captured", "run once"])
 def test_graphs_for_ever_new_sizes(how: str) -> None:
     """Case 27; "run once": a size that comes for the first time is not captured yet."""
-    import torch._inductor.config as config
+    from torch._inductor import config
 
+    labels = Path(config.__file__).with_name("cudagraph_trees.py").read_text()
+    assert '"CUDAGraphNode.record"' in labels
+    assert '"cudagraphify.get_container"' in labels
     sim = _replays((0, 2, 3, 5), how)
     finding = _finding(sim, "graphs-anew")
     assert finding.title == "CUDA graphs are made anew in 4 of 6 steps"

@@ -219,7 +219,8 @@ def test_what_a_hook_does_after_the_update_is_no_update(tail_us: int, update_us:
     sim = Simulated()
     sim.step(0, 0, 300 + tail_us)
     sim.kernel("aten::linear", 0, 10, 80)
-    sim.label("Optimizer.step#SGD.step", 100, 200 + tail_us)
+    sim.label("Optimizer.step#SGD.step", 100, 300 + tail_us)  # the step ended within the hook
+    sim.call("cudaDeviceSynchronize", 350 + tail_us, 5)
     sim.kernel("aten::_foreach_add_", 110, 120, 50)
     sim.host("aten::_foreach_zero_", 250, 50)
     assert _host(sim)["optimizer"] == update_us

@@ -39,7 +39,7 @@ from perfkit.trace.read.events import (
     is_communication,
     runtime_calls,
 )
-from perfkit.trace.read.intervals import Intervals, paint, span, union, without
+from perfkit.trace.read.intervals import Intervals, overlap, paint, span, union, without
 from perfkit.trace.read.steps import Steps, find_steps
 
 HOST_CLASSES = (
@@ -248,7 +248,7 @@ def after_updates(trace: Trace, steps: Steps) -> Intervals:
     """What follows the last operator of an ``Optimizer.step`` for long: a hook, and no update."""
     here = trace.thread == steps.thread
     labels = trace.is_a(Category.OP, Category.ANNOTATION) & trace.begins("Optimizer.step#") & here
-    parts = span(trace, labels)
+    parts = overlap(span(trace, labels), union(steps.start_ns, steps.end_ns))
     work = np.sort(trace.end_ns[trace.is_a(Category.OP, Category.RUNTIME) & here & ~labels])
     last = np.r_[-1, work][np.searchsorted(work, parts.end, side="right")]
     long = (last > parts.start) & (parts.end - last > _FREES_NS)
