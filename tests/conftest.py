@@ -108,14 +108,16 @@ def _torch_state() -> dict[str, int]:
 
 
 def _listeners() -> dict[str, int]:
-    """Of perfkit, to functions of torch that are replaced while it listens."""
+    """Of perfkit, to functions of torch that are replaced while it listens; and those replaced."""
     compat = sys.modules.get("perfkit.base.torch_compat")
-    if compat is None:
+    if compat is None or "torch" not in sys.modules:
         return {}
     from perfkit.base.stand_in import Listeners
+    from tests.left_running import replaced
 
     found = {name: one for name, one in vars(compat).items() if isinstance(one, Listeners)}
-    return {name.strip("_"): len(one._begins) for name, one in found.items() if one._begins}
+    left = {name.strip("_"): len(one._begins) for name, one in found.items() if one._begins}
+    return left | {f"{name} replaced": 1 for name in replaced()}
 
 
 def _threads() -> set[str]:

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import perfkit
 from perfkit.synclint.watch import SyncWatch
-from tests.left_running import assert_events_are_recorded_once
+from tests.left_running import assert_events_are_recorded_once, replaced
 
 pytestmark = [
     pytest.mark.slow,
@@ -137,25 +137,9 @@ def _left() -> dict[str, int]:
         "listeners of the collector": sum("perfkit" in repr(c) for c in gc.callbacks),
         "collector off": int(not gc.isenabled()),
         "a watch": int(SyncWatch._active is not None),
-        "patches": sum(
-            _is_ours(function)
-            for function in (
-                torch.autograd.profiler._prepare_profiler,
-                torch.autograd.profiler._enable_profiler,
-                torch.autograd._disable_profiler,
-                torch.autograd._engine_run_backward,
-                torch.utils.data.DataLoader.__iter__,
-                torch.UntypedStorage.resize_,
-                sys.displayhook,
-            )
-        ),
+        "patches": len(replaced()),
     }
     return {what: n for what, n in found.items() if n}
-
-
-def _is_ours(function: Any) -> bool:
-    code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename.startswith(_HERE)
 
 
 @pytest.mark.parametrize("name", _RUNS)

@@ -135,16 +135,20 @@ def only_line_with(pattern: str, *, within: str = "") -> str | None:
         pattern: searched for in each line.
         within: the name of a function, whose lines alone count where several match.
     """
-    found = list(_lines_with(re.compile(pattern)))
+    found = list(lines_with(pattern))
     if len(found) > 1 and within:
         found = [one for one in found if _is_within(within, *one)]
     return shown_line(*found[0]) if len(found) == 1 else None
 
 
 def first_line_with(pattern: str) -> str | None:
-    """The first line of the user's files that matches."""
-    found = next(_lines_with(re.compile(pattern)), None)
-    return None if found is None else shown_line(*found)
+    """The first line that matches in the program's own file or cells, or in the one module that has
+    such a line; None where several modules do: which of them runs is not known.
+    """
+    found = list(lines_with(pattern))
+    if not found or (len({file for file, _ in found}) > 1 and found[0][0] not in _own_files()):
+        return None
+    return shown_line(*found[0])
 
 
 def _is_within(function: str, file: str, line: int) -> bool:
@@ -196,18 +200,23 @@ def _names(*nodes: ast.AST) -> set[str]:
     return {one.id for node in nodes for one in ast.walk(node) if isinstance(one, ast.Name)}
 
 
-def _lines_with(pattern: re.Pattern[str]) -> Iterator[tuple[str, int]]:
+def lines_with(pattern: str) -> Iterator[tuple[str, int]]:
+    """File and number of each line of the user's files that matches."""
+    looked_for = re.compile(pattern)
     for file in _user_files():
         for number, line in enumerate(linecache.getlines(file)[:_MOST_LINES], 1):
-            if pattern.search(line.partition("#")[0]):
+            if looked_for.search(line.partition("#")[0]):
                 yield file, number
+
+
+def _own_files() -> list[str]:
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    return [*([main] if main else []), *cell_names()]
 
 
 def _user_files() -> list[str]:
     """The program's own file first, then cells, then modules."""
-    main = getattr(sys.modules.get("__main__"), "__file__", None)
-    files = [main] if main else []
-    files += cell_names()
+    files = _own_files()
     modules = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     files += [file for file in modules if isinstance(file, str) and file.endswith(".py")]
     return [file for file in dict.fromkeys(files) if is_user_code(file)][:_MOST_FILES]

@@ -105,8 +105,8 @@ class Listeners:
             with _one_thread, Uninterrupted():
                 self._listen(tuple(one for one in self._begins if one is not token))
                 if not self._begins and self._undo is not None:
-                    undo, self._undo = self._undo, None
-                    undo()
+                    self._undo()  # where it raises, the next listener's end tries again
+                    self._undo = None
 
         try:
             with _one_thread, Uninterrupted():

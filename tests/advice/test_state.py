@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 import perfkit
 from perfkit.advice.findings import Finding
+from perfkit.course.kit.collectives import group_of_one
 
 
 def _model() -> nn.Module:
@@ -286,10 +287,7 @@ def _with_sizes(sizes: range) -> None:
 
 
 def _accumulating(*, forward_too: bool) -> None:
-    torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-    )
-    try:
+    with group_of_one():
         model = nn.parallel.DistributedDataParallel(_model())
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for n, x in enumerate(_random()):
@@ -300,8 +298,6 @@ def _accumulating(*, forward_too: bool) -> None:
             if not n % 2:
                 optimizer.step()
                 optimizer.zero_grad()
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 def _deterministic(fills: bool) -> None:

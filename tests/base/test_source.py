@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import linecache
+import sys
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from perfkit.base.source import statement
+from perfkit.base.source import first_line_with, statement
 
 _SOURCE = '''\
 def train(self, x):
@@ -69,3 +72,24 @@ def test_no_python_is_shown_as_it_stands(file: str) -> None:
     linecache.cache[file] = (1, None, ["%%torchprof (\n", "x = 'open\n", "foo(\n"], file)
     assert statement(file, 2) == "x = 'open"
     assert statement(file, 3) == "foo("
+
+
+def test_of_several_modules_with_such_a_line_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fact named the line of whichever module was imported first, also of one that never ran."""
+    line = "with_this_alone = "
+    said = []
+    for name in ("trains_here", "evaluates_here"):
+        module = ModuleType(name)
+        module.__file__ = str(tmp_path / f"{name}.py")
+        Path(module.__file__).write_text(f"{line}1\n{line}2\n")
+        monkeypatch.setitem(sys.modules, name, module)
+        said.append(first_line_with(rf"^{line}"))
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", module.__file__, raising=False)
+    said.append(first_line_with(rf"^{line}"))
+    assert said == [
+        "trains_here.py:1: with_this_alone = 1",
+        None,
+        "evaluates_here.py:1: with_this_alone = 1",
+    ]

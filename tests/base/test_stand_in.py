@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+import perfkit
 from perfkit.base import torch_compat as compat
 from perfkit.base.stand_in import Calls, Listeners, stand_in
 from perfkit.experiment.process._fingerprint import _watch_autocast
+from tests.left_running import replaced
 
 
 class _Theirs:
@@ -67,6 +69,27 @@ def test_one_of_ours_that_goes_on_is_not_passed_over() -> None:
     assert owner.call() == "third"
     third()
     assert owner.call is theirs
+
+
+@pytest.mark.parametrize("ends", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("is_his_between", [False, True])
+def test_two_watched_loops_give_all_back_in_whatever_order_they_end(
+    ends: tuple[int, int], is_his_between: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody may replace a function between their begins, and put back what he found: ours."""
+    loops: list[Any] = []
+    for _ in ends:
+        loops.append(iter(perfkit.watch(range(3), live=False)))
+        next(loops[-1])
+        if is_his_between and len(loops) == 1:
+            assert "torch.save" in replaced()
+            found = torch.save
+            monkeypatch.setattr(torch, "save", lambda *args, found=found: found(*args))
+    for n in ends:
+        loops[n].close()
+    monkeypatch.undo()
+    list(perfkit.watch(range(3), live=False))
+    assert replaced() == []
 
 
 def test_listeners_who_left_are_not_told_through_an_old_wrapper() -> None:

@@ -27,7 +27,7 @@ from perfkit.advice.line_kinds import GROWS
 from perfkit.advice.state import alive, state_of_now
 from perfkit.advice.state.calls import profiles_all_along
 from perfkit.advice.state.data import many_objects
-from perfkit.base.source import first_line_with, line_of, name_of, only_line_with, shown_line
+from perfkit.base.source import line_of, lines_with, name_of, only_line_with, shown_line
 from perfkit.base.words import fmt_bytes, plural
 from perfkit.measure.live import Live
 from perfkit.measure.memory_looks import Rise, free_rise, of_workers, own_rise, rise
@@ -243,7 +243,7 @@ def _in_a_buffer(live: Live, grown: Rise) -> Finding | None:
         (f"{_rose(grown, 'step')}; this buffer leads to a graph",),
         "with torch.no_grad():  # what is no part of the loss needs no graph\n"
         f"    self.{name} = ...  # or of values that are .detach()ed",
-        line=first_line_with(rf"\bself\.{re.escape(name)}\s*[-+*/]?=[^=]"),
+        line=only_line_with(rf"\bself\.{re.escape(name)}\s*[-+*/]?=[^=]"),
     )
 
 
@@ -556,7 +556,7 @@ def _is_bounded(container: Any, keeper: _Keeper) -> bool:
     return (
         getattr(container, "maxlen", None) is not None
         or _n_filled(container) < len(container)
-        or bool(last and first_line_with(bound))
+        or bool(last and any(lines_with(bound)))
     )
 
 

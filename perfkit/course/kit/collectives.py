@@ -30,6 +30,9 @@ _NAMESPACES = frozenset({"c10d", "c10d_functional", "_c10d_functional", "_dtenso
 # they wait for an earlier one, or mark its result
 _ASK_NOBODY = ("wait_tensor", "_wrap_tensor_autograd")
 _MOST_RANKS = 65_536
+# A model may die right after its group. Were it the last to hold the group, torch would wait for a
+# thread of gloo while it holds Python's lock, which that thread may need to end (torch 2.13).
+_last_group: Any = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ def group_of_one() -> Iterator[None]:
     Raises:
         MissingError: this torch is built without gloo, or gloo cannot start here.
     """
+    global _last_group
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
@@ -117,6 +121,7 @@ def group_of_one() -> Iterator[None]:
     store = dist.HashStore()  # type: ignore[attr-defined]
     try:
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        _last_group = dist.group.WORLD
     except RuntimeError as error:  # the name of this host leads nowhere, for instance
         said = str(error).strip().splitlines()[0][:160]
         raise MissingError(

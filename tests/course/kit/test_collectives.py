@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
 
@@ -100,6 +101,17 @@ def test_a_group_ends_with_an_error_of_its_user() -> None:
     with pytest.raises(ValueError, match="mine"), group_of_one():
         raise ValueError("mine")
     assert not dist.is_initialized()
+
+
+@needs_gloo
+def test_a_model_that_dies_after_its_group_is_not_the_last_to_hold_it() -> None:
+    """Torch waited for itself for ever, once in some 350 times on a busy machine."""
+    with group_of_one():
+        model = _ddp()
+        group = weakref.ref(dist.group.WORLD)
+    assert not dist.is_initialized()
+    del model
+    assert group() is not None
 
 
 @needs_gloo
