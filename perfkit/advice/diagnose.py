@@ -460,8 +460,6 @@ _WORDS = {
     "overhead": ("{n} small operators take {} of each step", ""),
     "copy": ("", "for {} of each step copies hold it up, between host and device"),
 }
-
-
 # An operator that takes so much of a step is what it is about.
 _ALONE = 0.9
 

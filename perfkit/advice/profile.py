@@ -221,13 +221,10 @@ def explain(
     """
     made = recording if isinstance(recording, Recording) else None
     trace = recording.trace if isinstance(recording, Recording) else recording
-    origin = (
-        _recorded(trace)
-        if made is None
-        else stamp("measured here", device=None if trace.has_device else "cpu")
-    )
+    origin = _recorded(trace)
     told: dict[str, Any] = {"lines": NO_LINES, "worker_lines": NO_LINES, "cost": None}
     if made is not None:
+        origin = stamp("measured here", device=None if trace.has_device else "cpu")
         told = {name: getattr(made, name) for name in _AS_RECORDED}
     facts, cost, busy = made.facts if made else Facts(), told["cost"], told.get("busy")
     steps = find_steps(trace)

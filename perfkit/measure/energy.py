@@ -118,7 +118,7 @@ def energy(
     if not first.joules:
         nothing = stamp("measured here")
         return Energy((), samples_per_step, 0.0, 0, 0, first.unread, nothing)
-    resting = _resting()
+    rest = _block(lambda: time.sleep(_REST_S), clock)
     mark, blocks = ContentionMark(), list[_Block]()
     while len(blocks) < _FEWEST_BLOCKS or sum(one.seconds for one in blocks) < budget_s:
         blocks.append(_block(step, clock))
@@ -131,9 +131,8 @@ def energy(
         if read:
             each = [one.joules[what] / one.n_steps for one in read]
             watts = sum(one.joules[what] for one in read) / sum(one.seconds for one in read)
-            counters.append(
-                EnergyOf(what, median(each), min(each), max(each), watts, resting.get(what))
-            )
+            resting = rest.joules[what] / rest.seconds if what in rest.joules else None
+            counters.append(EnergyOf(what, median(each), min(each), max(each), watts, resting))
     return Energy(
         counters=tuple(counters),
         samples_per_step=samples_per_step,
@@ -144,14 +143,6 @@ def energy(
         provenance=stamp("measured here"),
         warnings=(_WHOLE, *((busy.sentence(),) if busy.spoils else ())),
     )
-
-
-def _resting() -> dict[str, float]:
-    """What each counter sees of a program that sleeps, in W."""
-    before, began_s = read_energy(), time.perf_counter()
-    time.sleep(_REST_S)
-    after, seconds = read_energy(), time.perf_counter() - began_s
-    return {what: joules / seconds for what, joules in joules_between(before, after).items()}
 
 
 class _Block(NamedTuple):

@@ -170,11 +170,11 @@ def own_rise(
     if on_device is not None:
         return on_device, "the GPU"
     heap = [(x.step, x.heap_bytes) for x in later if x.heap_bytes is not None]
-    if (found := rise(heap, intervals=intervals)) is not None:
-        return found, "this process"
-    found = rise([(x.step, x.own_bytes - x.free_bytes) for x in later], intervals=intervals)
-    if found is None or found.after_bytes < later[0].own_bytes + _LEAST_BYTES[intervals]:
-        return None, "this process"
+    found = rise(heap, intervals=intervals)
+    if found is None:
+        found = rise([(x.step, x.own_bytes - x.free_bytes) for x in later], intervals=intervals)
+        if found and found.after_bytes < later[0].own_bytes + _LEAST_BYTES[intervals]:
+            found = None
     return found, "this process"
 
 

@@ -26,8 +26,6 @@ from perfkit.measure.memory_looks import Footprint
 from perfkit.measure.tracker import Observer, StepTracker
 from perfkit.measure.verdict import RunSummary
 
-__all__ = ["RunSummary", "WatchedRun"]
-
 _Batch = TypeVar("_Batch")
 
 DEFAULT_HZ = 1.0

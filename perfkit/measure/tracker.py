@@ -109,14 +109,13 @@ class StepTracker:
         fetches: the caller tells of each batch and epoch; else DataLoaders are listened to.
         steps_only: evaluation and checkpoints are no part of a step; the phases have them.
         is_recorded: a recorder samples the lines of slow steps, and looks at loaders' workers.
-        n_left_out: after so many steps :attr:`samples_at` is taken.
         mark: begins to look at what else the machine does.
         hz: updates a second, rarer where they take long.
 
     Attributes:
         meter: every step, and its data wait.
         samples: of all batches that the steps used; None where one had no size.
-        samples_at: the same after so many steps as are left out of rates.
+        samples_at: the same after ``n_left_out`` steps, which are in no rate.
         uses_loader: whether a batch came from a loader.
         memory: readings, each with the number of steps before it.
         phase_ns: nanoseconds of each of :data:`~perfkit.measure.phases.PHASES`, of the whole run.

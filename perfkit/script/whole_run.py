@@ -151,16 +151,11 @@ def whole_run(
     wall_s = times.ended_s - times.began_s
     warnings = [] if failure is None else [failure.sentence()]
     if seen is None:
+        sentence = _nothing(program, ended, times, options, seen, "")
         without = "" if times.torch_elsewhere else ", without torch"
+        whole = (Part(f"the program{without}", wall_s),)
         return WholeRun(
-            program=program,
-            ended=ended,
-            sentence=_nothing(program, ended, times, options, seen, ""),
-            wall_s=wall_s,
-            n_steps=0,
-            parts=(Part(f"the program{without}", wall_s),),
-            rank=rank,
-            warnings=tuple(warnings),
+            program, ended, sentence, wall_s, 0, whole, rank=rank, warnings=tuple(warnings)
         )
     profile, why = _profile(seen, ended)
     n_steps, recorder, sampled = seen.meter.n, seen.recorder, seen.recorder.sampled

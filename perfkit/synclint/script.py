@@ -83,18 +83,16 @@ def run_script(path: str | Path, argv: Sequence[str] = (), *, steps: int = 2) ->
         stack.callback(register_optimizer_step_pre_hook(before_step).remove)
         stack.callback(register_module_forward_pre_hook(before_module).remove)
         syncs = lint(run, late=True)
-    start = (
-        "the first forward pass, without the set-up before it"
-        if skipped
-        else "the script's start, and so with its set-up"
-    )
+    start = "the script's start, and so with its set-up"
+    if skipped:
+        start = "the first forward pass, without the set-up before it"
     n = n_steps - stopped
-    end = (
-        f"the end of optimizer step {n}; what comes after it, such as a validation or a "
-        "checkpoint, was not run"
-        if stopped
-        else f"the script's end, {plural(n, 'optimizer step')}"
-    )
+    end = f"the script's end, {plural(n, 'optimizer step')}"
+    if stopped:
+        end = (
+            f"the end of optimizer step {n}; what comes after it, such as a validation or a "
+            "checkpoint, was not run"
+        )
     syncs.seen = f"Seen: from {start}, to {end}."
     if instrument.failure is not None:
         syncs.warnings += (instrument.failure.sentence(),)

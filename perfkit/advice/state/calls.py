@@ -131,8 +131,6 @@ def _times(per_step: float) -> str:
 # cuDNN searches anew for each shape that it has not seen; from so many on it is no start-up.
 _MANY_SHAPES = 8
 _MODEL = ("forward", "backward")
-
-
 # Flags → rule, title, why it is slow, what to do, where it is switched on, classes of a step.
 _SWITCHES = {
     ("anomaly",): (

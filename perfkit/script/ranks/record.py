@@ -25,14 +25,12 @@ from perfkit.trace.ask.rank_summary import summary_of
 
 @dataclass(frozen=True)
 class RankRecord:
-    """A rank's figures.
+    """A rank's figures; see also :class:`~perfkit.script.ranks.joint.RankRun`.
 
     Attributes:
-        step_ms: median step; None without one.
         phase_s: seconds of each phase in the whole run; until its last step where it did not
             finish, since what came after that may be nothing but a hang.
         samples: of the batches that came from DataLoaders; None where that is not known.
-        memory_bytes: the highest reading between steps; None where none was taken.
         memory_kind: ``"allocated"`` on a device, or ``"resident"``.
         collectives: what :func:`perfkit.trace.ask.rank_summary.summary_of` says of its recorded
             steps; None where none was recorded.

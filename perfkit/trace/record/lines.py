@@ -152,16 +152,10 @@ class LineSamples:
         merged: dict[tuple[str, int, str], Line] = {}
         for line in self.lines:
             key = (line.file, line.line, line.inner if line.is_framework else "")
-            first = merged.get(key)
-            merged[key] = (
-                line
-                if first is None
-                else replace(
-                    first,
-                    n_samples=first.n_samples + line.n_samples,
-                    share=first.share + line.share,
-                )
-            )
+            if (first := merged.get(key)) is not None:
+                n, share = first.n_samples + line.n_samples, first.share + line.share
+                line = replace(first, n_samples=n, share=share)
+            merged[key] = line
         return tuple(sorted(merged.values(), key=lambda x: -x.n_samples))
 
     def share_of(self, is_one: Callable[[Line], bool]) -> float:
@@ -325,9 +319,7 @@ class Around:
         share: how many of the samples ran below it.
         below: the source of the outermost line that these have in common and the usual ones do not,
             if that is another line: ``evaluate(model)``.
-        inside: the user's own lines that were seen most, other than ``place``: place, source and
-            share of each, largest first.
-        mostly: the function of a library that the line seen most is mostly in.
+        inside, mostly: as of :class:`~perfkit.trace.record.elsewhere.Stretch`.
     """
 
     place: str

@@ -52,12 +52,8 @@ class Coverage:
         part = f"{fmt_share(self.share)} of the code's {fmt_s(self.region_s)}"
         if not self.first_step:
             return f"The figures cover {part}."
-        steps = (
-            f"step {self.first_step}"
-            if self.first_step == self.last_step
-            else f"steps {self.first_step}–{self.last_step}"
-        )
         n = self.last_step - self.first_step + 1
+        steps = f"steps {self.first_step}–{self.last_step}" if n > 1 else f"step {self.first_step}"
         return f"Profiled: {n} of {plural(self.n_steps_seen, 'step')} ({steps}), {part}."
 
 
