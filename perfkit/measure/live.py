@@ -149,10 +149,9 @@ class OptimizerUse:
         if grad is None or self.stepped_with is None:
             return
         before, version = self.stepped_with
-        now = grad._version
         groups = getattr(self.ref(), "param_groups", ())
         # a fused update counts as a change of the gradients that it reads
-        written = now != version and not any(group.get("fused") for group in groups)
+        written = grad._version != version and not any(group.get("fused") for group in groups)
         if before() is not grad or written:
             self.left = weakref.ref(grad)
 
@@ -399,8 +398,7 @@ class Live:
     def backward_begins(self) -> None:
         """A backward pass begins, after a forward pass of what is :attr:`wrapped`."""
         use, self.wrapped = self.wrapped, None
-        module = None if use is None else use.ref()
-        if use is not None and not getattr(module, "require_backward_grad_sync", True):
+        if use is not None and not getattr(use.ref(), "require_backward_grad_sync", True):
             use.n_unsynced += 1
 
     @_safe
@@ -476,10 +474,8 @@ class Live:
             *classes, name = path.split(".")
             for one in classes:
                 owner = getattr(owner, one, None)
-            original = getattr(owner, name, None)
-            if original is None:
-                continue
-            yield stand_in(owner, name, self._counted(f"{module_name}.{path}", original))
+            if (original := getattr(owner, name, None)) is not None:
+                yield stand_in(owner, name, self._counted(f"{module_name}.{path}", original))
 
     def _counted(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -541,7 +541,11 @@ class SyncWatch:
             return self._moved(call)
         device = kwargs.get("device")
         if device is not None and isinstance(result, _Tensor):
-            self._made_on(result, device, call.frame)
+            spot = self._spot(result)
+            if spot is not None and is_literal_cpu(call.frame, device):
+                spot.put_on_host()
+            elif spot is not None:
+                self._told(spot, device)
             if name in _FROM_DATA and device != "meta":
                 self.hit("tensor_to_device", [result], call.frame)
         elif name in _FACTORIES and not torch_compat.within_a_device():
@@ -552,16 +556,6 @@ class SyncWatch:
         if note is not None:
             note(self, call)
         return result
-
-    def _made_on(self, result: _Tensor, device: Any, frame: FrameType) -> None:
-        """A tensor was made with ``device=``: it is where that says."""
-        spot = self._spot(result)
-        if spot is None:
-            return
-        if is_literal_cpu(frame, device):
-            spot.put_on_host()
-        else:
-            self._told(spot, device)
 
     def _told(self, spot: Spot, device: Any) -> None:
         """A call put it there: where another tensor is, if the device was read off that."""

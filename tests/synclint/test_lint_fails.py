@@ -45,7 +45,6 @@ class Training:
     "part",
     [
         "_before_module",
-        "_made_on",
         "_moved",
         "_spot",
         "_relate",
@@ -68,8 +67,7 @@ def test_whatever_of_the_lint_fails_the_step_trains_on(
     syncs = find_syncs(mine.step)
     assert mine.losses == plain.losses
     assert mine.calls == 1
-    if part != "_made_on":  # which this step does not need
-        assert any("the sync lint failed and was switched off" in w for w in syncs.warnings)
+    assert any("the sync lint failed and was switched off" in w for w in syncs.warnings)
     monkeypatch.undo()
     assert SyncWatch._active is None
 

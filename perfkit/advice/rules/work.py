@@ -100,7 +100,6 @@ _ADAM = ("Adam", "AdamW")
 _FOREACH = _FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
 _OPTIMIZER = "optimizer = torch.optim.{}(model.parameters(), ..., {})"
 
-
 ELSEWHERE = "without what the profiler may have added elsewhere, "
 
 

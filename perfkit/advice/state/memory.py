@@ -61,8 +61,7 @@ class _Keeper:
 
     Attributes:
         kind: what it is: ``list`` …
-        n: its entries.
-        per_step: entries a step.
+        n, per_step: its entries, and how many a step adds.
         name: the way to it from a variable; empty where none was found.
         is_bounded: whether it drops the first entries in the end.
         n_seen: the last entries, which the rest is about.
@@ -130,12 +129,10 @@ class _Objects:
     """What there was at one look.
 
     Attributes:
-        step: then.
         sizes: of containers, by ``id``.
         storages: how many of each size tensors had.
         nodes: of autograd graphs.
         blocks: that Python's own allocator had handed out.
-        took_s: that looking took.
         keeper: the container or the tensor that explains the growth, of this look or an earlier
             one.
         more_nodes, more_blocks: by how much these grew, a step; 0 for graphs that do not double.

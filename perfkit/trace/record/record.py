@@ -554,14 +554,14 @@ class Recorder:
             facts=self._facts.result(self._ends.facts),
             raw=raw,
             coverage=log.coverage(profiler.began_s, profiler.ended_s),
-            warnings=(*trace.warnings, *filter(None, self._doubts(trace, ran_ahead))),
+            warnings=(*trace.warnings, *filter(None, self._doubts(ran_ahead))),
             elsewhere=elsewhere(log, lines.samples, self._n_slowed),
             busy=self._facts.contention,
             n_foreign_steps=self._ends.n_foreign,
             unprofiled_ms=tuple(log.later_ms),
         )
 
-    def _doubts(self, trace: Trace, ran_ahead: bool) -> Iterator[str]:
+    def _doubts(self, ran_ahead: bool) -> Iterator[str]:
         """What a reader must know, in words; some are empty."""
         failure = self.failure
         yield "" if failure is None else failure.sentence()
