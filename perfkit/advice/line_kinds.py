@@ -18,11 +18,9 @@ class LineKind:
     Attributes:
         words: what it is, to follow "… is".
         what_to_do: a snippet that fits, where something is trained or not.
-        rule: of the finding about such lines.
         title: what is wrong with such a line, for a finding about it; empty where its text alone
             does not tell.
-        pattern: by which it is known.
-        libraries: packages whose code it calls, by which it is known, too: ``h5py zarr``.
+        pattern, libraries: by which it is known: its text, and packages whose code it calls.
     """
 
     words: str

@@ -15,12 +15,10 @@ COPIES = frozenset({"copy_to_device", "index_list", "index_tensor", "tensor_to_d
 #: Entries of functions that are called in order to wait; each device has its own.
 EXPLICIT = ("synchronize", "empty_cache")
 #: Entries of calls that a library makes wait: what helps is said of the call.
-OF_THE_CALL = frozenset(
-    {
-        *EXPLICIT, "clip_grad", "ctc", "distribution", "get_scale", "grad_scaler",
-        "save", "wait_for_stream",
-    }
-)  # fmt: skip
+OF_THE_CALL = frozenset((
+    *EXPLICIT, "clip_grad", "ctc", "distribution", "get_scale", "grad_scaler", "save",
+    "wait_for_stream",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -243,8 +243,7 @@ def _sync(file: str, line: int, hits: list[tuple[NotedWait, int]]) -> SyncLine:
     whys: dict[str, None] = {}
     fixes: dict[str, None] = {}
     examples: dict[str, None] = {}
-    asking: Counter[str] = Counter()
-    callers: Counter[str] = Counter()
+    asking, callers = Counter[str](), Counter[str]()
     for one, count in sorted(hits, key=lambda hit: hit[0].backward):  # forward first
         entry = CATALOGUE[_entry_of(one)]
         op = _spelled(one, entry)
@@ -327,7 +326,7 @@ _ANY_OR_ALL = re.compile(r"\b(any|all)\(")
 
 
 def _entry_of(noted: NotedWait) -> str:
-    """Return the entry of the catalogue, by what was called and who asked for the value."""
+    """The entry of the catalogue, by what was called and who asked for the value."""
     if noted.inside is not None and noted.entry in _READS:
         file = noted.inside.file.replace("\\", "/")
         for part, entry in _ASKED_BY.items():

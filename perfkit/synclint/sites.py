@@ -19,20 +19,10 @@ from perfkit.base.user_code import is_user_code, tells_something
 
 # torch's own Python between a user's line and the operator: says nothing about the cause
 _PLUMBING = (
-    "_compile.py",
-    "_jit_internal.py",
-    "_ops.py",
-    "_tensor.py",
-    "_tensor_str.py",
-    "functional.py",
-    "overrides.py",
-    "_torch_docs.py",
-    "autograd/",
-    "nn/functional.py",
-    "nn/modules/module.py",
-    "utils/_contextlib.py",
-    "utils/_python_dispatch.py",
-)
+    "_compile.py", "_jit_internal.py", "_ops.py", "_tensor.py", "_tensor_str.py", "functional.py",
+    "overrides.py", "_torch_docs.py", "autograd/", "nn/functional.py", "nn/modules/module.py",
+    "utils/_contextlib.py", "utils/_python_dispatch.py",
+)  # fmt: skip
 
 
 class Site(NamedTuple):

@@ -92,9 +92,8 @@ def number_formats(case: Case) -> Iterator[Finding]:
         return
     is_float32 = case.is_file or any("float32" in o.dtypes for o in case.facts.optimizers)
     dense = _share(case, _in_tf32)
-    if major < 8 or not is_float32 or dense < _LEAST_SHARE:
-        return
-    if _share(case, computes_below_32_bits) >= _LEAST_SHARE:
+    is_mixed = _share(case, computes_below_32_bits) >= _LEAST_SHARE
+    if major < 8 or is_mixed or not is_float32 or dense < _LEAST_SHARE:
         return
     # half the bytes, or twice the rate: the ratio of dense rates is 2 on every such data sheet
     # (A100 156 and 312 TFLOP/s, H100 SXM 495 and 989)

@@ -121,9 +121,8 @@ def restarted_workers(live: Live) -> Iterator[Finding]:
     """Workers are started anew for each epoch."""
     run_s = live.ended_s - live.began_s
     for use, loader in alive(live.loaders):
-        if not loader.num_workers or loader.persistent_workers:
-            continue
-        if use.n_starts < 2 or use.start_s < _LEAST_STARTS * run_s:
+        seldom = use.n_starts < 2 or use.start_s < _LEAST_STARTS * run_s
+        if seldom or not loader.num_workers or loader.persistent_workers:
             continue
         share = min(use.start_s / run_s, 1.0)
         yield fact(

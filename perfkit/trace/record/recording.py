@@ -116,9 +116,8 @@ class Cost:
         plain, profiled = self.unprofiled_step_ms, self.profiled_step_ms
         if not plain or not profiled:
             return None
-        if not _LEAST_SLOWDOWN * plain <= profiled <= _MOST_SLOWDOWN * plain + _FIXED_MS:
-            return None
-        return plain
+        most = _MOST_SLOWDOWN * plain + _FIXED_MS
+        return plain if _LEAST_SLOWDOWN * plain <= profiled <= most else None
 
     def sentence(self) -> str:
         """The same in words."""
