@@ -105,12 +105,14 @@ class Deadline:
             if self._wake.wait(left_s):
                 self._wake.clear()
                 continue
-            ceiling = self._ceiling_bytes
-            full = ceiling is not None and resident_bytes() > ceiling
+            full = self._memory_is_full()
             if self._deadline_s is not None and (full or time.monotonic() >= self._deadline_s):
                 self.memory_was_full |= full
                 self._deadline_s = None
                 self._on_deadline()
+
+    def _memory_is_full(self) -> bool:
+        return self._ceiling_bytes is not None and resident_bytes() > self._ceiling_bytes
 
 
 _due: deque[Callable[[], None]] = deque()
