@@ -86,11 +86,7 @@ class Instrument:
         return self.failure is None
 
     def hook(
-        self,
-        function: Callable[_P, _T],
-        *,
-        instead: _T | None = None,
-        even_off: bool = False,
+        self, function: Callable[_P, _T], *, instead: _T | None = None, even_off: bool = False
     ) -> Callable[_P, _T | None]:
         """Wrap ``function`` so that it cannot raise, and is not called once the instrument is off.
 

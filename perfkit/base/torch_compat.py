@@ -42,10 +42,7 @@ def dispatch_mode_class() -> Any:
         began_in_pass: it began within a backward pass.
         below: the modes that were on when it began.
     """
-    from torch.utils._python_dispatch import (
-        TorchDispatchMode,
-        _get_current_dispatch_mode_stack,
-    )
+    from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
     task = graph_task_id_reader()
 

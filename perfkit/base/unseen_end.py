@@ -16,11 +16,7 @@ def before_unseen_end(tell: Callable[[str], object]) -> Iterator[None]:
     Args:
         tell: takes words such as ``ended with os._exit(3)``; what it raises is dropped.
     """
-    words: dict[str, Callable[..., str]] = {
-        "_exit": _left,
-        "execv": _replaced,
-        "execve": _replaced,
-    }
+    words: dict[str, Callable[..., str]] = {"_exit": _left, "execv": _replaced, "execve": _replaced}
     originals = {name: getattr(os, name) for name in words}
     ours = {name: _told_before(originals[name], words[name], tell) for name in words}
     try:

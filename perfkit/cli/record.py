@@ -108,10 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _measure(
-    arguments: argparse.Namespace,
-    place: Path,
-    claims: list[str] | None,
-    lessons: list[str] | None,
+    arguments: argparse.Namespace, place: Path, claims: list[str] | None, lessons: list[str] | None
 ) -> int:
     from perfkit.course.ledger.criteria import criteria
     from perfkit.course.ledger.lesson_recorder import record_lessons

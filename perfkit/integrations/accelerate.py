@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from perfkit.base.errors import UsageError
@@ -76,16 +75,11 @@ class AccelerateWatch:
         self._hook = register_optimizer_step_post_hook(self._instrument.hook(self._stepped))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         hook, self._hook = self._hook, None
         if hook is not None:
             hook.remove()
-        self.run.end("finished" if kind is None else f"raised {kind.__name__}")
+        self.run.end("finished" if error is None else f"raised {type(error).__name__}")
 
     def _stepped(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         first = None if self._first is None else self._first()

@@ -11,14 +11,7 @@ from collections.abc import Callable, Sequence
 from perfkit.limit.arguments import SIZES, Tensor
 from perfkit.limit.call import Call, Work
 from perfkit.limit.flops import counted
-from perfkit.limit.operator_kinds import (
-    COMPARES,
-    POINTWISE,
-    REDUCTIONS,
-    TERNARY,
-    UNARY,
-    WRITES,
-)
+from perfkit.limit.operator_kinds import COMPARES, POINTWISE, REDUCTIONS, TERNARY, UNARY, WRITES
 
 #: Counts a call; raises where its shapes are not those of this operator.
 Counter = Callable[[Call], Work]
@@ -153,9 +146,7 @@ def _convolution(call: Call) -> Work:
 def _convolution_backward(call: Call) -> Work:
     grad, x, weight = call.tensor(0), call.tensor(1), call.tensor(2)
     flops = counted(
-        "aten::convolution_backward",
-        [list(t.shape) for t in (grad, x, weight)],
-        call.values,
+        "aten::convolution_backward", [list(t.shape) for t in (grad, x, weight)], call.values
     )
     if flops is None:
         raise ValueError("the shapes do not say")

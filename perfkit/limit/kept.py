@@ -25,10 +25,7 @@ _SCHEMA = "perfkit.peaks/1"
 
 
 def peaks(
-    device: str | None = None,
-    *,
-    again: bool = False,
-    folder: str | os.PathLike[str] | None = None,
+    device: str | None = None, *, again: bool = False, folder: str | os.PathLike[str] | None = None
 ) -> Peaks:
     """The best that this machine reaches: measured once, in some seconds, then kept.
 

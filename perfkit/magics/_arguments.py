@@ -47,10 +47,7 @@ def output_arguments(function: _Function) -> _Function:
         ),
         argument("-q", "--quiet", action="store_true", help="Show nothing."),
         argument(
-            "-o",
-            "--output",
-            metavar="NAME",
-            help="Store the result object in this variable.",
+            "-o", "--output", metavar="NAME", help="Store the result object in this variable."
         ),
     ):
         function = add(function)

@@ -98,11 +98,7 @@ class GpumemMagics(Magics):
         self._give(args, state)
 
     def _count(
-        self,
-        args: argparse.Namespace,
-        line: str,
-        cell: str | None,
-        local_ns: dict[str, Any] | None,
+        self, args: argparse.Namespace, line: str, cell: str | None, local_ns: dict[str, Any] | None
     ) -> None:
         __tracebackhide__ = True
         from perfkit.memory.account import Accountant
@@ -118,10 +114,7 @@ class GpumemMagics(Magics):
         watch = [self._function(name, namespace) for name in args.function]
         with _arguments.one_line_errors():
             accountant = Accountant(
-                max_steps=args.steps,
-                names=_modules(namespace),
-                watch=watch,
-                command=command,
+                max_steps=args.steps, names=_modules(namespace), watch=watch, command=command
             )
         del namespace, watch
         recorded: Recorded | None = None

@@ -6,7 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from perfkit.base import torch_compat
@@ -23,12 +23,7 @@ from perfkit.memory.allocator import AllocatorMeter, AllocatorUse
 from perfkit.memory.categories import CATEGORIES, INPUTS, OTHER, by_name
 from perfkit.memory.curve import NO_CURVE, Curve, curve_of
 from perfkit.memory.ledger import Ledger, Totals
-from perfkit.memory.out_of_memory import (
-    ask_for_less,
-    is_out_of_memory,
-    remedies,
-    requested_bytes,
-)
+from perfkit.memory.out_of_memory import ask_for_less, is_out_of_memory, remedies, requested_bytes
 from perfkit.memory.places import (
     FunctionLine,
     LineMemory,
@@ -401,12 +396,7 @@ class Accountant:
         self._resident.stop()
         self._allocator.stop()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         surely(lambda: self._end(error))
 
     def _end(self, error: BaseException | None) -> None:
@@ -558,11 +548,7 @@ def _devices(
         if use is None:
             sums = (totals.start_bytes, totals.peak_bytes, totals.end_bytes)
         else:
-            sums = (
-                use.allocated_before_bytes,
-                use.peak_allocated_bytes,
-                use.allocated_after_bytes,
-            )
+            sums = (use.allocated_before_bytes, use.peak_allocated_bytes, use.allocated_after_bytes)
             warnings += use.warnings
         splits = (totals.at_start, totals.at_peak, totals.at_end)
         tensors = tuple(sum(split.values()) for split in splits)

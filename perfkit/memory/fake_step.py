@@ -171,10 +171,7 @@ class FakeTraining:
         with self._mode:
             optimizer = self._make_optimizer(model)
             tracker = _FakeTracker(tell)
-            tracker.start(
-                modules=[model],
-                optimizers=[] if optimizer is None else [optimizer],
-            )
+            tracker.start(modules=[model], optimizers=[] if optimizer is None else [optimizer])
             try:
                 for _ in range(_STEPS):
                     self._step(tracker, optimizer, n)

@@ -278,9 +278,7 @@ class _Sizes:
         other = self._batch // 2 if self._batch >= 4 else 2 * self._batch
         here, there = self.run(self._batch), self.run(other)
         line = scaled_peak(
-            (self._batch, here.changes),
-            (other, there.changes),
-            here.totals.start_bytes,
+            (self._batch, here.changes), (other, there.changes), here.totals.start_bytes
         )
         if line is None:
             return

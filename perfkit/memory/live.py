@@ -80,10 +80,7 @@ class MemoryNow(Shown):
 
 
 def now(
-    namespace: Mapping[str, Any] | None = None,
-    *,
-    limit: int = 10,
-    device: Device | None = None,
+    namespace: Mapping[str, Any] | None = None, *, limit: int = 10, device: Device | None = None
 ) -> MemoryNow:
     """Take stock of every tensor that Python or an autograd graph holds (20 to 100 ms).
 

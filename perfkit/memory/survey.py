@@ -18,13 +18,7 @@ from torch.optim import Optimizer
 
 from perfkit.base import torch_compat
 from perfkit.base.device import accelerators
-from perfkit.memory.categories import (
-    ACTIVATIONS,
-    BUFFERS,
-    GRADIENTS,
-    OPTIMIZER_STATE,
-    PARAMETERS,
-)
+from perfkit.memory.categories import ACTIVATIONS, BUFFERS, GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 
 #: Nodes of autograd graphs that are looked at, at most: a graph that grew over an epoch (the
 #: leak of `losses.append(loss)`) has millions, and the walk costs some microseconds a node.

@@ -76,11 +76,7 @@ def _roofs(
     return tuple(
         Line(
             f"{form} {_flop_per_s(rate)}",
-            (
-                Point(left, left * bytes_per_s),
-                Point(rate / bytes_per_s, rate),
-                Point(right, rate),
-            ),
+            (Point(left, left * bytes_per_s), Point(rate / bytes_per_s, rate), Point(right, rate)),
             colours[i % len(colours)] if colours else "",
             dotted=False,
         )

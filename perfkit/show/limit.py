@@ -251,12 +251,7 @@ def _operators(of: Limit) -> Table:
 def _unknown(of: Limit) -> Table:
     n = max(of.n_steps, 1)
     rows = [
-        (
-            clip(u.op, 60),
-            fmt_count(round(u.count / n, 1)),
-            fmt_ms(u.measured_us / n / 1e3),
-            u.why,
-        )
+        (clip(u.op, 60), fmt_count(round(u.count / n, 1)), fmt_ms(u.measured_us / n / 1e3), u.why)
         for u in of.unknown[:_TOP]
     ]
     more = f"{len(rows)} of {len(of.unknown)}, " if len(of.unknown) > len(rows) else ""

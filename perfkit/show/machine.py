@@ -67,11 +67,7 @@ def _fact_rows(machine: Machine) -> list[tuple[str, str]]:
     cores = f"{machine.cores}"
     if machine.logical_cpus != machine.cores:
         cores += f" of {machine.logical_cpus} (affinity or container limit)"
-    rows = [
-        ("CPU", machine.cpu),
-        ("usable cores", cores),
-        ("RAM", fmt_bytes(machine.ram_bytes)),
-    ]
+    rows = [("CPU", machine.cpu), ("usable cores", cores), ("RAM", fmt_bytes(machine.ram_bytes))]
     if machine.shm_bytes is not None:
         size, free = fmt_bytes(machine.shm_bytes), fmt_bytes(machine.shm_free_bytes)
         rows.append(("/dev/shm", f"{size}, {free} free"))

@@ -82,11 +82,7 @@ def _account(account: MemoryAccount) -> Document:
         pictures=()
         if quiet
         else tuple(
-            StackedCurve(
-                f"{_called(d)} over the region, held by tensors",
-                d.curve,
-                _AS_CALLED,
-            )
+            StackedCurve(f"{_called(d)} over the region, held by tensors", d.curve, _AS_CALLED)
             for d in devices
             if d.curve.n_events
         ),
@@ -375,10 +371,7 @@ def _now(state: MemoryNow) -> Document:
         f"resident set {fmt_bytes(state.resident_bytes)}",
         warnings=state.warnings,
         bars=tuple(
-            _bar(
-                f"alive on {device}, {fmt_bytes(sum(parts.values()))}",
-                _segments(parts),
-            )
+            _bar(f"alive on {device}, {fmt_bytes(sum(parts.values()))}", _segments(parts))
             for device, parts in state.by_device.items()
             if sum(parts.values())
         ),

@@ -117,11 +117,7 @@ def _sizes(p: Peaks) -> Table:
 
 def _memory(p: Peaks) -> Table:
     rows = [
-        (
-            fmt_bytes(one.working_set_bytes),
-            one.what,
-            *_spread(one.bytes_per_s, "B/s"),
-        )
+        (fmt_bytes(one.working_set_bytes), one.what, *_spread(one.bytes_per_s, "B/s"))
         for one in p.memory_by_size
     ]
     sheet = p.sheet
@@ -156,10 +152,7 @@ def _others(p: Peaks) -> Table:
                 (name, *(fmt_ms(us / 1e3) for us in (times.best, times.median, times.worst)))
             )
     return Table(
-        ("", "best", "median", "worst"),
-        tuple(rows),
-        title="Copies, disk, operators",
-        open=True,
+        ("", "best", "median", "worst"), tuple(rows), title="Copies, disk, operators", open=True
     )
 
 

@@ -11,14 +11,7 @@ from perfkit.advice.profile import Profile
 from perfkit.advice.profiling import Profiling
 from perfkit.base.lessons import lesson_of
 from perfkit.base.line_sampler import SAMPLES_PER_S
-from perfkit.base.words import (
-    fmt_chosen_share,
-    fmt_count,
-    fmt_ms,
-    fmt_number,
-    fmt_share,
-    plural,
-)
+from perfkit.base.words import fmt_chosen_share, fmt_count, fmt_ms, fmt_number, fmt_share, plural
 from perfkit.show import strip as step_strip
 from perfkit.show.document import Bar, Document, Doubt, Segment, Table, document_for
 from perfkit.show.document import Finding as ShownFinding
@@ -411,9 +404,7 @@ def _steps_tables(b: Breakdown) -> tuple[Table, ...]:
     """One table per lane, in ms: together they would be too wide for a terminal."""
     if not b.steps:
         return ()
-    tables = [
-        _steps_table("Every step on the host", b, _host_parts(b)),
-    ]
+    tables = [_steps_table("Every step on the host", b, _host_parts(b))]
     if b.has_device:
         device = [dict(s.device_ns) for s in b.steps]
         tables.append(_steps_table("Every step on the device", b, device))

@@ -64,12 +64,7 @@ def drawn(run: RunSummary) -> Figure:
     axes = figure.add_subplot()
     axes.plot(curve.numbers, curve.step_ms, color=INK, linewidth=1.0, label="step")
     axes.plot(
-        curve.numbers,
-        curve.wait_ms,
-        color=_WAIT,
-        linewidth=1.0,
-        linestyle="--",
-        label="data wait",
+        curve.numbers, curve.wait_ms, color=_WAIT, linewidth=1.0, linestyle="--", label="data wait"
     )
     highest = float(np.max(curve.step_ms, initial=0.0))
     frame = min(_FRAME_OF_P95 * float(np.quantile(curve.step_ms, 0.95)), 1.05 * highest)

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from perfkit.base.words import fmt_ms, plural
 from perfkit.show.document import Document, Doubt, Finding, document_for
-from perfkit.synclint.find import (
-    AS_PREDICTED,
-    NOT_PREDICTED,
-    NOT_SEEN,
-    SyncLine,
-    SyncLines,
-)
+from perfkit.synclint.find import AS_PREDICTED, NOT_PREDICTED, NOT_SEEN, SyncLine, SyncLines
 
 _MAIN_FINDINGS = 3
 

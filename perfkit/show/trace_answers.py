@@ -555,10 +555,7 @@ def _(a: Ranks) -> Document:
         headline=headline,
         figure=figure,
         doubts=tuple(map(Doubt.of, a.warnings)),
-        tables=(
-            _table("Ranks", "per step", header, rows),
-            _waits(a),
-        ),
+        tables=(_table("Ranks", "per step", header, rows), _waits(a)),
     )
 
 

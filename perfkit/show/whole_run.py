@@ -28,10 +28,7 @@ def _run(run: WholeRun) -> Document:
         warnings=tuple(dict.fromkeys((*run.warnings, *said.warnings))),
         tables=(_parts(run), *lines, *said.tables),
         sections=tuple(filter(None, map(registered, (run.memory, run.syncs)))),
-        foot=(
-            *said.foot[:-1],
-            f"{_ended(run)} {run.provenance.sentence()}",
-        ),
+        foot=(*said.foot[:-1], f"{_ended(run)} {run.provenance.sentence()}"),
         kind="run",
     )
 

@@ -46,12 +46,7 @@ from perfkit.show._as_markdown import escaped
 from perfkit.show._drawn import drawn_image
 from perfkit.widgets import _lab_rows as rows_
 from perfkit.widgets._cell import Execution, execution
-from perfkit.widgets._frontend import (
-    answer_on_own_shell,
-    bundle,
-    has_front_end,
-    no_widgets_here,
-)
+from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end, no_widgets_here
 from perfkit.widgets._history import History, planar
 from perfkit.widgets._lab_confirm import Confirmation, has_interval
 from perfkit.widgets._lab_figure import Curve, columns, png

@@ -145,10 +145,7 @@ class LivePlot(anywidget.AnyWidget):
             self.status.update(text="", state="running")
 
     def _push(
-        self,
-        x: Sequence[float],
-        columns: Iterable[Sequence[float] | float],
-        more: dict[str, Any],
+        self, x: Sequence[float], columns: Iterable[Sequence[float] | float], more: dict[str, Any]
     ) -> int:
         """Send and keep them; how many were there before, or -1 where there are no points.
 

@@ -20,12 +20,7 @@ from perfkit.base.words import fmt_us, plural
 from perfkit.trace.ask.levels import KINDS, Boxes, Levels
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.read.load import load
-from perfkit.widgets._frontend import (
-    answer_on_own_shell,
-    bundle,
-    has_front_end,
-    no_widgets_here,
-)
+from perfkit.widgets._frontend import answer_on_own_shell, bundle, has_front_end, no_widgets_here
 from perfkit.widgets._stays import staying
 
 if TYPE_CHECKING:
@@ -78,10 +73,7 @@ class Timeline(anywidget.AnyWidget):
     problem = traitlets.Unicode().tag(sync=True)
 
     def __init__(
-        self,
-        source: Trace | str | os.PathLike[str] | bytes | object,
-        *,
-        title: str | None = None,
+        self, source: Trace | str | os.PathLike[str] | bytes | object, *, title: str | None = None
     ) -> None:
         trace = _trace_of(source)
         self._trace = trace

@@ -173,9 +173,7 @@ class Blocks:
         arms = self._arms.values()
         step_s = max(arm.step_s for arm in arms)
         wanted_s = max(
-            _LETTER_S,
-            _LETTER_STEPS * step_s,
-            _LETTER_OF_START * sum(arm.start_s for arm in arms),
+            _LETTER_S, _LETTER_STEPS * step_s, _LETTER_OF_START * sum(arm.start_s for arm in arms)
         )
         return min(wanted_s, max(_LETTER_S, self._block_budget_s / 4))
 

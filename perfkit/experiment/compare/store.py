@@ -106,12 +106,7 @@ class Store:
         Raises:
             StoreError: it cannot be written (disk full …); the file is unchanged.
         """
-        line = {
-            "schema": SCHEMA,
-            **self._identity.to_dict(),
-            "part": dict(part),
-            "run": saved(run),
-        }
+        line = {"schema": SCHEMA, **self._identity.to_dict(), "part": dict(part), "run": saved(run)}
         data = json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         self._write(data)
         self.lines.append(Line(dict(part), run, self._identity.to_dict()))

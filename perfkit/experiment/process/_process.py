@@ -257,11 +257,7 @@ class Server:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the server
         self._connection, theirs = socket.socketpair()
         used = tuple(name for name in _PRELOAD_IF_USED if name in sys.modules)
-        options = {
-            "fd": theirs.fileno(),
-            "kernel_pid": os.getpid(),
-            "preload": [*preload, used],
-        }
+        options = {"fd": theirs.fileno(), "kernel_pid": os.getpid(), "preload": [*preload, used]}
         try:
             self._process = subprocess.Popen(
                 _program("_server", json.dumps(options)),

@@ -282,11 +282,7 @@ def _without_closures(optimizer: Intervals, backward: Intervals, recorded: Int64
     last_of = np.searchsorted(backward.start, optimizer.end[unknown]) - 1
     holes = union(
         np.r_[backward.start[at >= 0], recorded[forward], optimizer.start[unknown]],
-        np.r_[
-            backward.end[at >= 0],
-            backward.start[following[forward]],
-            backward.end[last_of],
-        ],
+        np.r_[backward.end[at >= 0], backward.start[following[forward]], backward.end[last_of]],
     )
     return without(optimizer, holes)
 

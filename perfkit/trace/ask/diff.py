@@ -83,10 +83,7 @@ class Diff(Shown):
 
 
 def diff(
-    before: Trace,
-    after: Trace,
-    before_steps: Steps | None = None,
-    after_steps: Steps | None = None,
+    before: Trace, after: Trace, before_steps: Steps | None = None, after_steps: Steps | None = None
 ) -> Diff:
     """What came, went, grew and shrank from one trace to another.
 

@@ -29,12 +29,7 @@ from perfkit.trace.read.columns import (
     Trace,
     UInt8,
 )
-from perfkit.trace.read.events import (
-    FETCH,
-    backward_rows,
-    is_communication,
-    runtime_calls,
-)
+from perfkit.trace.read.events import FETCH, backward_rows, is_communication, runtime_calls
 from perfkit.trace.read.intervals import nest, span
 from perfkit.trace.read.steps import Steps, find_steps
 

@@ -28,13 +28,7 @@ from perfkit.limit.work import is_known, work
 from perfkit.trace.ask import question
 from perfkit.trace.ask.breakdown import device_step_us
 from perfkit.trace.ask.operators import launched, nesting, owners
-from perfkit.trace.read.columns import (
-    RECORDED_HERE,
-    Bool,
-    Category,
-    Int64,
-    Trace,
-)
+from perfkit.trace.read.columns import RECORDED_HERE, Bool, Category, Int64, Trace
 from perfkit.trace.read.events import is_communication, recorded_on, sum_by, together
 from perfkit.trace.read.intervals import EMPTY, Intervals, span, without
 from perfkit.trace.read.steps import Steps, find_steps

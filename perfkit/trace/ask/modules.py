@@ -26,7 +26,7 @@ _FRAME = re.compile(r"^(?P<file>.*?)\((?P<line>\d+)\)(?:: (?P<function>.*))?$")
 _NOT_USERS = re.compile(
     r"site-packages|dist-packages|[/\\]lib[/\\]python\d|^<(?!ipython|stdin)|^torch[/\\]|"
     r"[/\\]torch[/\\](?:nn|autograd|optim|utils|profiler|_\w+)[/\\]|^(?:threading|contextlib)\.py|"
-    r"^runpy\.py|importlib",
+    r"^runpy\.py|importlib"
 )
 
 

@@ -25,10 +25,7 @@ _START = (
 
 
 def read_ranks(
-    paths: Sequence[str],
-    task: str,
-    n_processes: int,
-    options: Mapping[str, Any] | None = None,
+    paths: Sequence[str], task: str, n_processes: int, options: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """What a function says of each file, in the order of the paths.
 

@@ -127,8 +127,7 @@ def syncs(trace: Trace, steps: Steps) -> tuple[Sync, ...]:
         functions = [i for i in enclosing[int(row)] if is_python[i]]
         names = tuple(trace.names[trace.name_id[i]] for i in ops)
         stack = next(
-            (trace.stacks[trace.stack_id[i]] for i in reversed(ops) if trace.stack_id[i] >= 0),
-            "",
+            (trace.stacks[trace.stack_id[i]] for i in reversed(ops) if trace.stack_id[i] >= 0), ""
         )
         at_def = not stack and bool(functions)
         if at_def:

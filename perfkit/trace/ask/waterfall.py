@@ -41,13 +41,7 @@ from perfkit.base.errors import UsageError
 from perfkit.trace.ask import question
 from perfkit.trace.ask.breakdown import device_layers, device_step_us, host_layers
 from perfkit.trace.ask.set_up import set_up
-from perfkit.trace.read.columns import (
-    DEVICE_CATEGORIES,
-    RECORDED_HERE,
-    Category,
-    Int64,
-    Trace,
-)
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, RECORDED_HERE, Category, Int64, Trace
 from perfkit.trace.read.events import (
     FETCH,
     device_rows,

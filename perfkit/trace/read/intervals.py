@@ -99,10 +99,7 @@ def overlap(a: Intervals, b: Intervals) -> Intervals:
 
 
 def paint(
-    step_start: Int64,
-    step_end: Int64,
-    host: Sequence[Intervals],
-    device: Sequence[Intervals] = (),
+    step_start: Int64, step_end: Int64, host: Sequence[Intervals], device: Sequence[Intervals] = ()
 ) -> Int64:
     """Split each step among host layers and, crosswise, device layers; exact in ns.
 

@@ -99,10 +99,7 @@ _LONGEST_NAME = 300
 
 @overload
 def load(
-    source: _One,
-    *,
-    progress: Progress | None = None,
-    unpack_at_most: int | None = UNPACK_AT_MOST,
+    source: _One, *, progress: Progress | None = None, unpack_at_most: int | None = UNPACK_AT_MOST
 ) -> Trace: ...
 
 

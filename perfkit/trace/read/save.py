@@ -134,12 +134,7 @@ def _chrome(trace: Trace, part: Path) -> None:
         "schemaVersion": 1,
         **{k: v for k, v in trace.metadata.items() if v is not None},
         "displayTimeUnit": "ms",
-        "traceEvents": [
-            *_thread_names(trace),
-            *_events(trace),
-            *_memory(trace),
-            *_flows(trace),
-        ],
+        "traceEvents": [*_thread_names(trace), *_events(trace), *_memory(trace), *_flows(trace)],
     }
     _write(part, msgspec.json.encode(top))
 

@@ -36,7 +36,7 @@ _NOTICE = re.compile(
     rb"DeviceProperties\.cpp|"
     # begun in another thread than the first time
     rb"must run in same thread as registerClient|"
-    rb"^(INFO|STAGE|USDT):",
+    rb"^(INFO|STAGE|USDT):"
 )
 _WARNING = "Warning: Profiler clears events"  # torch 2.11
 
