@@ -45,8 +45,7 @@ class TraceReport(Shown):
     """One trace explained, or one per rank.
 
     Attributes:
-        file: the trace that ``profile`` explains.
-        profile: the explanation; for several ranks, of the one that holds the others up, or of
+        profile: the explanation of ``file``; of several ranks, the one that holds the others up, or
             the first.
         ranks: several files only: :func:`describe` of each, sorted by rank, then name.
         comparison: several files only: which rank is slow, who waits for whom.

@@ -306,7 +306,6 @@ def _repeats(
 
     Args:
         calls_ms: what one warm call of each took; 0 if there was none.
-        enough: whether the time for finding this out is used up.
     """
     wanted_ms = max(_LETTER_NS, _LETTER_TICKS * clock.resolution_ns) / 1e6
     if min(calls_ms) >= _SURELY_LONG * wanted_ms:

@@ -53,9 +53,7 @@ class Energy(Shown):
 
     Attributes:
         counters: one for each that can be read; empty where none can.
-        samples_per_step: as given; None if not.
-        step_ms: mean length of a step meanwhile.
-        n_steps: how many ran in the blocks.
+        step_ms, n_steps: mean length of a step, and how many ran in the blocks.
         n_blocks: of about a second each, or of one step where that takes longer.
         unread: why a counter that is there could not be read.
     """

@@ -196,7 +196,6 @@ class Live:
             in how many steps, and the last one's number.
         flags: global switches as they were within a forward pass that trains, by name.
         wrapped: what has prepared to exchange gradients in the backward pass that comes next.
-        memory: at each look between two steps.
         evaluated: memory before forward passes of the evaluation that goes on, or was the last.
         in_evaluation: whether the rules are asked within it, because it seems to grow.
         looks_at_evaluation: whether to look at that: not where step after step has one.

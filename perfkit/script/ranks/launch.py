@@ -71,7 +71,6 @@ def run_workload(
     """Run it as :func:`perfkit.launch` says; whatever happens, no process of it is left.
 
     Args:
-        on_output: takes each line that a rank prints.
         on_live: takes a line on all ranks and the seconds that are left, None where nobody knows,
             twice a second.
 
