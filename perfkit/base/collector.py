@@ -74,7 +74,6 @@ class CollectorTime:
     """How long each of Python's garbage collections takes, in the thread that starts it.
 
     Args:
-        now: the clock, in nanoseconds.
         least_ns: a young collection takes some µs and happens often; shorter ones are not noted.
     """
 

@@ -78,7 +78,6 @@ class Shown:
         it has a picture, with the picture's text alternative in it.
 
         Args:
-            path: where to.
             scrub: take out secrets and names of users and hosts, see :mod:`perfkit.base.scrub`.
 
         Raises:

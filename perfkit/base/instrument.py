@@ -91,7 +91,6 @@ class Instrument:
         """Wrap ``function`` so that it cannot raise, and is not called once the instrument is off.
 
         Args:
-            function: the hook, callback or thread body.
             instead: what to return if it fails or is off.
             even_off: it takes something back, and is called after a failure, too.
         """

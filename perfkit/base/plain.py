@@ -36,9 +36,7 @@ def fields(value: Any, *also: str, without: Collection[str] = (), **instead: Any
     """The fields of a dataclass as plain JSON types; those with ``repr=False`` are left out.
 
     Args:
-        value: a dataclass.
         also: properties of it to add.
-        without: fields to leave out.
         instead: values under names of their own, or in place of the fields of these names.
     """
     own = (f.name for f in dataclasses.fields(value) if f.repr)

@@ -17,7 +17,6 @@ def printable(text: str, longest: int | None = None, *, lines: bool = False) -> 
     """Replace every unprintable character of ``text`` with ``�``.
 
     Args:
-        text: any text.
         longest: cut to this many characters, the last an ellipsis.
         lines: keep line ends and tabs.
     """

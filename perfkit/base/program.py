@@ -41,7 +41,6 @@ class Program:
 
     Attributes:
         name: path of the script, or name of the module.
-        argv: its arguments.
         is_module: as with ``python -m``.
     """
 

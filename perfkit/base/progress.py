@@ -90,8 +90,6 @@ class Progress:
         """Show where it is.
 
         Args:
-            text: what it does now.
-            share: how much is done, 0 to 1.
             left_s: seconds that it still takes, if that is known better than by ``share``.
             interval: of the ratio that is measured, so far; a notebook draws how it narrows.
         """

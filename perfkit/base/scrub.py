@@ -248,7 +248,6 @@ class Scrubber:
 
     Args:
         users: user names in addition to those in home paths.
-        hosts: host names.
         here: also remove this machine's host name and the user's name and home.
     """
 

@@ -132,7 +132,6 @@ def only_line_with(pattern: str, *, within: str = "") -> str | None:
     """The one line of the user's files that matches; None if there are none or several.
 
     Args:
-        pattern: searched for in each line.
         within: the name of a function, whose lines alone count where several match.
     """
     found = list(lines_with(pattern))

@@ -149,8 +149,6 @@ class MemoryAccount(Shown):
         seconds: how long the region took with the counting, in seconds.
         ended_by: the type of the exception that ended the region; empty when it ended well.
         complete: False where counting ended before the code did, after the steps asked for.
-        warnings: what makes the figures doubtful.
-        provenance: where and when this was measured.
         out_of_memory: the region ended because memory ran out.
         requested_bytes: the size of the allocation that failed, in bytes; None if unknown.
         counted: False where counting failed before it saw anything; every figure is then 0.
@@ -473,7 +471,6 @@ def account(
     the optimizer's state. For the steady state, run one step before.
 
     Args:
-        step: a function without arguments.
         model: the model or models; by default all that are alive.
         optimizer: the optimizer or optimizers; by default all that are alive.
 

@@ -34,14 +34,11 @@ class AllocatorUse:
     """What the allocator of one device did during a region. All sizes in bytes.
 
     Attributes:
-        device: index of the device.
-        name: the device's name.
         allocated_before_bytes, allocated_after_bytes, peak_allocated_bytes: held by tensors.
         reserved_before_bytes, reserved_after_bytes, peak_reserved_bytes: taken from the device.
         n_retries: times that it had to empty its cache to satisfy a request.
         n_ooms: times that it could not satisfy a request at all.
         n_device_allocs, n_device_frees: calls of cudaMalloc and cudaFree, or their likes.
-        warnings: what makes these figures doubtful.
         type: torch's type of the device.
         expandable_segments: its segments could grow (``expandable_segments:True``).
     """

@@ -39,7 +39,6 @@ class Crossing(Shown):
         n_copies: how many copies that were.
         non_blocking: how many of them asked not to wait.
         file, line: the line; empty and 0 where no user code was on the stack.
-        where: how to name it to a person.
         text: the source line, stripped; empty where it cannot be found.
     """
 
@@ -60,7 +59,6 @@ class Crossings(Shown):
     Attributes:
         lines: one entry per line and direction, most bytes first.
         stand_in: whether the ``meta`` device took the place of a real one.
-        warnings: what makes the figures doubtful.
     """
 
     lines: tuple[Crossing, ...]

@@ -108,7 +108,6 @@ def mime_bundle(obj: Any, *, verbose: bool = False) -> dict[str, Any]:
     fold with the text where they do not.
 
     Args:
-        obj: a result.
         verbose: with all tables in the text; HTML has them folded.
     """
     from perfkit.show._copy import with_copy

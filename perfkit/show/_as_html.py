@@ -13,7 +13,6 @@ def as_html(document: Document, markdown: str = "") -> str:
     """The document as one region with a name and a style sheet of its own.
 
     Args:
-        document: what to show.
         markdown: the same as Markdown, folded at the end; nothing where empty.
     """
     return render("document.html", document=document, markdown=markdown, bar=_bar, picture=_picture)

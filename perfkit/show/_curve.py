@@ -32,7 +32,6 @@ class StackedCurve:
     """A picture of a document (:class:`perfkit.show.document.Picture`).
 
     Attributes:
-        title: what the curve shows.
         curve: at least two points.
         looks: category → a name of the palette, bottom of the stack first.
         folds: whether it is behind the first screen.

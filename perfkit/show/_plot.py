@@ -65,10 +65,8 @@ class Plot:
     """A picture of a document (:class:`perfkit.show.document.Picture`).
 
     Attributes:
-        title: what it shows.
         words: the picture in words.
         lines: at least one, with at least one point.
-        x_label, y_label: what the axes are.
         x_names: of the places 0, 1, 2 … where the axis has no numbers.
         levels: heights that are named, as the sizes of GPUs.
         places: of the axis along, that are named, as a knee.

@@ -27,7 +27,6 @@ class Segment:
     """One class of a bar.
 
     Attributes:
-        label: what it is called.
         value: its size, in the unit of the whole bar; not negative.
         shown: the value with its unit, as printed in the legend.
         look: a name of the palette (orange, sky, green, yellow, blue, vermilion, purple, grey,
@@ -45,7 +44,6 @@ class Bar:
     """Parts of a whole, e.g. the classes of a median step.
 
     Attributes:
-        title: what the whole is.
         segments: its parts, in the order of the picture.
         parts: what a part is, for the head of the legend.
         quantity: what is measured, for the head of the legend.
@@ -62,7 +60,6 @@ class Finding:
     """Something to change, with what speaks for it; empty strings where there is nothing to say.
 
     Attributes:
-        title: what was found.
         tag: beside it: the bound of the gain, or how often.
         source: the line of code that it is about.
         facts: the evidence for it.
@@ -85,7 +82,6 @@ class Cell:
     """A cell with more than a value.
 
     Attributes:
-        text: the value.
         small: lines below it.
         fold: what ``folded`` is called.
         folded: lines that are shown when asked for; not in plain text.
@@ -130,7 +126,6 @@ class Table:
     Attributes:
         header: one title per column.
         rows: the cells. Without rows, the table is not shown.
-        title: what the table lists.
         note: a remark beside the title: units, how many of how many.
         align: ``<`` or ``>`` per column; by default the first column to the left and all others
             to the right.
@@ -220,11 +215,8 @@ class Document:
         warnings: what is doubtful; shown as one sentence.
         advice: what would help, where it needs no evidence, under ``advice_title``.
         bars: parts of a whole.
-        pictures: other drawings.
         findings: what to change, the most useful first, under ``findings_title``.
         more_findings: those that are behind the first screen.
-        tables: the figures.
-        folds: long texts.
         sections: documents within this one, shown below its tables.
         foot: where the figures come from.
         kind: the ``"type"`` under which a notebook keeps the numbers; empty where it keeps none.

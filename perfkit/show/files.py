@@ -46,7 +46,6 @@ def page(result: Any, *, title: str = "", scrub: bool = True) -> str:
     """The result as an HTML page of its own: no script, no request, nothing private.
 
     Args:
-        result: what to show.
         title: what the browser's tab says; ``perfkit``, and what it is, where not given.
         scrub: take out names of users and hosts, environment dumps and tokens.
     """
@@ -98,7 +97,6 @@ def save(result: Any, path: str | os.PathLike[str], *, title: str = "", scrub: b
     and ``<desc>``).
 
     Args:
-        result: what to write.
         path: ends in one of :func:`endings`.
         title: of an HTML page, see :func:`page`.
         scrub: take out secrets and names of users and hosts.

@@ -65,7 +65,6 @@ def table(
 
     Args:
         header: one title per column.
-        rows: cells, already formatted.
         align: one of ``<`` and ``>`` per column; by default the first column to the left and
             all others to the right.
         width: the most columns of text a line may take. The widest column to the left is

@@ -22,7 +22,6 @@ class ProgressLine:
     """Tells about a run as it goes.
 
     Args:
-        name: what to call the run.
         shares_row: take the line off the terminal while the program that runs writes to it; see
             :mod:`perfkit.show.shared_row`.
     """

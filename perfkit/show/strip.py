@@ -98,7 +98,6 @@ class Strip:
     Attributes:
         step: what the trace calls it.
         n_steps: of how many it is the median; steps in which nothing ran do not count.
-        wall_ns: its length.
         lanes: the host's, and the device's where there is one.
         n_empty: in how many more nothing ran.
     """
@@ -138,8 +137,6 @@ class StepStrip:
     """The strip as a picture of a document (:class:`perfkit.show.document.Picture`).
 
     Attributes:
-        strip: the step.
-        title: what the picture shows.
         folds: whether it is behind the first screen.
         alone: no bars beside it say how long each class took, and the sentence names the step.
     """
@@ -195,7 +192,6 @@ def strip_of(trace: Trace, steps: Steps | None = None, *, bins: int = WIDTH) -> 
     A step in which nothing ran is not chosen: the profiler's last mark is often one.
 
     Args:
-        trace: the trace.
         steps: its steps; found from the trace where not given.
         bins: how finely the step is divided.
 
@@ -438,7 +434,6 @@ def text(strip: Strip | None, *, width: int = 80, inline: bool = False) -> str:
     """The strip as letters, one line a lane, with its legend; empty where there is no strip.
 
     Args:
-        strip: what to show.
         width: letters in a line.
         inline: for use inside a report, whose bars have told the times by class: the letters are
             named in a line, and only what the bars do not tell has its time.

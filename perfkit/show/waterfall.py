@@ -332,9 +332,7 @@ class Fall:
     """One bar.
 
     Attributes:
-        label: what it is.
         end_ms: what is left below it.
-        ms: its length.
         look: a name of the palette.
     """
 
@@ -350,7 +348,6 @@ class Falls:
     where the one before ends.
 
     Attributes:
-        title: what it shows.
         words: the picture in words.
         falls: the bars, from top to bottom.
         scale_ms: what the full width is; of two pictures to be compared, the longer step.

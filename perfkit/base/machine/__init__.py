@@ -88,20 +88,17 @@ class Machine(Shown):
     """This computer, and which parts of perfkit work on it.
 
     Attributes:
-        cpu: the processor's name.
         cores: logical processors that this process may use (CPU affinity and container quota).
         logical_cpus: logical processors of the machine.
         ram_bytes: memory that this process may use (including a container limit).
         shm_bytes: size of ``/dev/shm``; ``None`` if it does not exist.
         shm_free_bytes: free bytes of it.
         system: operating system and architecture.
-        python: version of the interpreter.
         torch: the torch that would be imported; ``None`` if there is none.
         gpus: the GPUs that CUDA shows to this process.
         packages: name → version of the relevant installed packages.
         capabilities: what works, each with reason and remedy.
         provenance: when this was read.
-        warnings: reasons to doubt these facts.
     """
 
     cpu: str

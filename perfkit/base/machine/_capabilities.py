@@ -31,7 +31,6 @@ class Capability:
     Attributes:
         name: short and stable, e.g. ``"bf16"``; the key in :meth:`Machine.capability`.
         available: whether it works here as intended, at full speed.
-        reason: the evidence.
         remedy: what to do about it; empty if it is available.
     """
 

@@ -55,8 +55,6 @@ class CpuContention:
     """What else the machine did during a measurement; None for what the system does not report.
 
     Attributes:
-        wall_s: wall time of the measurement.
-        n_cores: cores that this process may use.
         process_s: CPU time of this process, its children and, under torchrun, its other ranks.
         waited_s: how long the most delayed thread was ready but not running.
         others_s: CPU time of other programs on the cores that this process may use.

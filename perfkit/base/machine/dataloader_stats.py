@@ -38,7 +38,6 @@ class ProcessReading:
 
     Attributes:
         at_s: when, by a clock that stands still with the loop.
-        cpu_s: CPU time.
         waited_s: how long its main thread was ready without a core.
         disk_bytes: read from a disk.
     """
@@ -78,7 +77,6 @@ class DataLoaderStats:
 
     Attributes:
         wall_s: from the first look to the last.
-        n_cores: cores that this process may use.
         workers: DataLoader workers that were seen at least twice, half a second apart.
         spare_cores: cores that nobody used, on average; None if unknown.
         doubts: why this may be incomplete.
@@ -115,7 +113,6 @@ class DataLoaderSampler:
     fails, it is switched off, and :attr:`instrument` says why.
 
     Args:
-        now: the clock, in seconds.
         spent: CPU time of the calling thread, in seconds.
         started: the processes among which workers may be.
     """

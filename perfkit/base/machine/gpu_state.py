@@ -72,12 +72,10 @@ class GpuReading:
 
     Attributes:
         index: torch's index of it.
-        name: its name.
         held_s: limit → time in s for which it has held the clocks down, as the driver counts.
         reasons: bits of what holds the clocks down now.
         clock_mhz, max_clock_mhz: clock of its multiprocessors, and the highest one.
         watts, limit_watts: power, and its limit.
-        celsius: temperature.
         state: performance state; 0 is the fastest.
         link, max_link: PCIe generation and width, e.g. ``(4, 16)``.
         n_processes: processes that have a context on it, this one included.

@@ -74,7 +74,6 @@ class HostThrottling:
     """What held the machine back during a measurement; None for what the system does not report.
 
     Attributes:
-        wall_s: wall time of the measurement.
         process_s: CPU time of this process and its children in it.
         clock_mhz: at its end, of the fastest core that this process may use.
         max_mhz: that core's highest clock.
