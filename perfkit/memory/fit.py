@@ -88,7 +88,6 @@ class Fit(Shown):
         checkpointing: whether some modules recompute.
         n_evaluations: how many batch sizes the step was run with on fake tensors.
         seconds: how long that took, in seconds.
-        warnings: what makes the figures doubtful.
         provenance: ``predicted``.
     """
 

@@ -66,7 +66,6 @@ class AllocatorHistory(Shown):
         n_ooms: requests that failed.
         segments: at the end, largest first.
         complete: no older entries were dropped.
-        warnings: what makes the figures doubtful.
         provenance: where and when this was recorded.
     """
 

@@ -35,7 +35,6 @@ class KeptForBackward:
         n_storages: how many.
         by_module: the same by the module that made them, most bytes first; adds up to the total.
         by_device: the same by device, such as ``{"cuda:0": 4096, "cpu": 1024}``.
-        warnings: what makes the figures doubtful.
     """
 
     total_bytes: int

@@ -115,8 +115,6 @@ class LeakReport(Shown):
             None where the C library does not tell.
         resident_bytes_per_step: the same of its resident memory, which also has Python's objects
             but does not show what takes the place of something that was freed.
-        warnings: what is doubtful.
-        provenance: where and when this was measured.
         alive_bytes: steps after which was looked, and the memory of all tensors then.
         containers: lists, dicts and sets that gained at least one entry a step: the way to each
             from a name that the user knows, and entries a step.

@@ -55,7 +55,6 @@ class MemoryNow(Shown):
         biggest: the largest of them, largest first.
         resident_bytes: the process's resident set, which is not tensor memory.
         allocators: the allocators of the GPUs in use.
-        warnings: what makes the figures doubtful.
         provenance: where and when this was read.
     """
 

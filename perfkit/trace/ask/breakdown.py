@@ -113,7 +113,6 @@ class Breakdown(Shown):
     Attributes:
         steps: one entry per step.
         how_found: how the steps were found, in words.
-        warnings: what is doubtful.
     """
 
     steps: tuple[StepBreakdown, ...]
@@ -165,12 +164,7 @@ class Breakdown(Shown):
 
 @question("breakdown", "Where did the time of each step go?")
 def breakdown(trace: Trace, steps: Steps | None = None) -> Breakdown:
-    """Split every step among the classes in this module's head.
-
-    Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
-    """
+    """Split every step among the classes in this module's head."""
     steps = find_steps(trace) if steps is None else steps
     host = host_layers(trace, steps)
     device, device_warnings = device_layers(trace)

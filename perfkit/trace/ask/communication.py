@@ -70,8 +70,6 @@ class Communication(Shown):
         busy_us: time in µs in which any collective ran, all steps together.
         overlapped_us: of this, the time in which the device computed too, in µs.
         wall_us: length of all steps in µs.
-        n_steps: number of steps that these figures are of.
-        warnings: what is doubtful.
     """
 
     collectives: tuple[CollectiveTime, ...]
@@ -110,12 +108,7 @@ def bus_factor(name: str, group_size: int) -> float | None:
 
 @question("communication", "What do collectives cost, and does computing hide them?")
 def communication(trace: Trace, steps: Steps | None = None) -> Communication:
-    """The collectives that the steps launched, and how much of them computing hid.
-
-    Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
-    """
+    """The collectives that the steps launched, and how much of them computing hid."""
     steps = find_steps(trace) if steps is None else steps
     rows, _ = device_rows(trace, steps, Category.KERNEL)
     rows = rows[trace.name_table(is_communication)[trace.name_id[rows]]]

@@ -50,8 +50,6 @@ class Compiled(Shown):
         regions: most host time first.
         n_compilations: compilations that began inside the steps.
         compile_us: time in which something was compiled, all steps together, in µs.
-        n_steps: number of steps that these figures are of.
-        warnings: what is doubtful.
     """
 
     regions: tuple[Region, ...]

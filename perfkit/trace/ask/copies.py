@@ -61,8 +61,6 @@ class Copies(Shown):
 
     Attributes:
         kinds: one entry per kind.
-        n_steps: number of steps that these figures are of.
-        warnings: what is doubtful.
     """
 
     kinds: tuple[Copy, ...]
@@ -87,12 +85,7 @@ def copy_kind(name: str) -> tuple[str, str]:
 
 @question("copies", "What was copied, how fast, and was it hidden behind computing?")
 def copies(trace: Trace, steps: Steps | None = None) -> Copies:
-    """The copies that the steps launched, by direction and memory.
-
-    Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
-    """
+    """The copies that the steps launched, by direction and memory."""
     steps = find_steps(trace) if steps is None else steps
     rows, _ = device_rows(trace, steps, Category.MEMCPY, Category.MEMSET)
     start, end = trace.start_ns, trace.end_ns

@@ -125,7 +125,6 @@ class CriticalPath(Shown):
         top: activities of the device on the path: name → µs, the longest first.
         event_waits: CUDA event waits on the path, where syncs were recorded: ``stream 20 for stream
             7`` → µs for which the waiting stream stood still, the longest first.
-        warnings: what is doubtful.
     """
 
     step: str
@@ -146,8 +145,6 @@ def critical_path(
     """The critical path of a step and what bounds it.
 
     Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
         step: index of the step; by default the one of median length among those with work.
 
     Raises:

@@ -62,7 +62,6 @@ class Diff(Shown):
         device_ms: device class → the same; empty unless both traces hold a device.
         changes: the largest change in ms a step first, whatever its sign; ``same`` at the end.
         names: what the two traces are called.
-        warnings: what is doubtful.
     """
 
     before_step_ms: float

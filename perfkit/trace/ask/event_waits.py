@@ -19,7 +19,6 @@ class EventWaits:
     """Looks up targets among some activities of the device.
 
     Args:
-        trace: the trace.
         rows: rows of activities; positions below are positions in this.
     """
 

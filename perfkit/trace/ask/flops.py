@@ -52,11 +52,9 @@ class Flops(Shown):
     Attributes:
         ops: the most FLOPs first.
         wall_us: length of all steps in µs.
-        n_steps: number of steps that these figures are of.
         on_device: whether times are of kernels rather than of the host.
         n_counted: calls whose FLOPs are in these figures.
         n_unknown: calls of counted operators whose shapes do not tell.
-        warnings: what is doubtful.
     """
 
     ops: tuple[OpFlops, ...]
@@ -86,12 +84,7 @@ class Flops(Shown):
 
 @question("flops", "How many FLOPs does a step do, and how fast?")
 def flops(trace: Trace, steps: Steps | None = None) -> Flops:
-    """Count FLOPs from the shapes that were recorded (``record_shapes=True``).
-
-    Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
-    """
+    """Count FLOPs from the shapes that were recorded (``record_shapes=True``)."""
     steps = find_steps(trace) if steps is None else steps
     wall_us = steps.total_ns / 1e3
     on_device = trace.has_device

@@ -105,7 +105,6 @@ class Idle(Shown):
         names: what the trace calls the steps.
         steps: per step: cause → ns; they add up to the step's idle time. Empty without a device.
         wall_ns: length of each step in ns.
-        warnings: what is doubtful.
     """
 
     names: tuple[str, ...]
@@ -172,8 +171,6 @@ def sitting(
     None where no kind of call covers at least half of that time.
 
     Args:
-        trace: the trace.
-        steps: its steps.
         cause: one of ``IDLE_CAUSES``.
         indices: only these steps; by default all.
     """
@@ -217,12 +214,7 @@ def sitting(
 
 @question("idle", "Why did the device idle?")
 def idle(trace: Trace, steps: Steps | None = None) -> Idle:
-    """Why the device idled in every step; nothing where no device was recorded.
-
-    Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
-    """
+    """Why the device idled in every step; nothing where no device was recorded."""
     steps = find_steps(trace) if steps is None else steps
     causes = idle_causes(trace, steps)
     doubts = device_layers(trace)[1] if causes else ["no device activity was recorded"]
@@ -326,8 +318,6 @@ def _after_sync(trace: Trace, steps: Steps, gaps: Intervals) -> Intervals:
     where the device gets no more work, no wait has delayed any.
 
     Args:
-        trace: the trace.
-        steps: its steps.
         gaps: when the device idled, up to its last activity.
     """
     calls = runtime_calls(trace, steps)
@@ -353,7 +343,6 @@ def _queue(trace: Trace, *, awaited_too: bool = True) -> tuple[Int64, Int64, boo
     """When each activity of the busiest device was queued, when it started, and if that is known.
 
     Args:
-        trace: the trace.
         awaited_too: with copies to the host, which the host usually waits for.
     """
     rows = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))

@@ -165,8 +165,6 @@ class Kernels(Shown):
         small_count_share: share of launches shorter than ``SMALL_KERNEL_US``.
         small_time_share: share of the kernels' time in them.
         occupancy: weighted by time, 0 … 1; None if not recorded.
-        n_steps: number of steps that these figures are of.
-        warnings: what is doubtful.
     """
 
     kernels: tuple[Kernel, ...]
@@ -227,12 +225,7 @@ def computes_in_float64(name: str) -> bool:
 
 @question("kernels", "Which kernels ran, of which kind, on tensor cores or not?")
 def kernels(trace: Trace, steps: Steps | None = None) -> Kernels:
-    """The kernels that the steps launched.
-
-    Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
-    """
+    """The kernels that the steps launched."""
     steps = find_steps(trace) if steps is None else steps
     rows, _ = device_rows(trace, steps, Category.KERNEL)
     dur = (trace.end_ns - trace.start_ns)[rows]

@@ -66,8 +66,6 @@ def launched_from(
     these, with its name. The line is known where stacks were recorded.
 
     Args:
-        trace: the trace.
-        steps: its steps.
         beside: when launches have another cause: these do not count.
     """
     calls = launching_calls(trace, steps)

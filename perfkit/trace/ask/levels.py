@@ -137,8 +137,6 @@ class Levels:
     """The levels of one trace. Making it costs about a second per million events.
 
     Attributes:
-        trace: the trace.
-        steps: its steps.
         lanes: its threads and streams: the step's thread, the device's streams, then the rest.
         row: for each event its row.
         parent: for each event the one around it on the same thread, -1 where there is none.

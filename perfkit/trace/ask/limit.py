@@ -138,7 +138,6 @@ class Limit(Shown):
         step_us: length of one step where that is known better than from the steps' marks: of a
             step that was not profiled, or where the host ran ahead, of the device's work on it.
         is_unprofiled: whether that is a step without the profiler.
-        warnings: what is doubtful.
     """
 
     ops: tuple[OpLimit, ...]
@@ -300,8 +299,6 @@ def limit(
     Needs shapes (``record_shapes=True``, ``%torchprof --shapes``).
 
     Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
         device: whose rates: the name of a data sheet such as ``"H200"``, or ``"here"`` for this
             machine's measured peaks (``perfkit doctor --peaks``). By default those of this machine
             for what was recorded in this process, else the data sheet of the device that the

@@ -62,7 +62,6 @@ class MemoryCurve(Shown):
 
     Attributes:
         devices: accelerators first, then the CPU.
-        warnings: what is doubtful.
     """
 
     devices: tuple[DeviceMemory, ...]
@@ -74,7 +73,6 @@ def memory_curve(trace: Trace, steps: Steps | None = None) -> MemoryCurve:
     """Allocated and reserved bytes over time, and what the peak was made of.
 
     Args:
-        trace: the trace.
         steps: its steps, which tell the phases; found from the trace where not given.
     """
     steps = find_steps(trace) if steps is None else steps

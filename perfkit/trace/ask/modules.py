@@ -56,8 +56,6 @@ class Modules(Shown):
 
     Attributes:
         modules: the costliest first (on the device where there is one).
-        n_steps: number of steps that these figures are of.
-        warnings: what is doubtful.
     """
 
     modules: tuple[ModuleTime, ...]
@@ -95,8 +93,6 @@ class SourceLines(Shown):
     Attributes:
         lines: the costliest first (on the device where there is one).
         of_calls: whether lines are those of the call rather than of the function's ``def``.
-        n_steps: number of steps that these figures are of.
-        warnings: what is doubtful.
     """
 
     lines: tuple[SourceLine, ...]
@@ -107,12 +103,7 @@ class SourceLines(Shown):
 
 @question("modules", "Which module takes the time?")
 def modules(trace: Trace, steps: Steps | None = None) -> Modules:
-    """Time by module, where modules were recorded.
-
-    Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
-    """
+    """Time by module, where modules were recorded."""
     steps = find_steps(trace) if steps is None else steps
     frames = np.flatnonzero(
         trace.is_a(Category.PYTHON, Category.ANNOTATION) & trace.begins(_MODULE)
@@ -160,12 +151,7 @@ def modules(trace: Trace, steps: Steps | None = None) -> Modules:
 
 @question("lines", "Which source line takes the time?")
 def source_lines(trace: Trace, steps: Steps | None = None) -> SourceLines:
-    """Time by the innermost source line that is the user's own, where stacks were recorded.
-
-    Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
-    """
+    """Time by the innermost source line that is the user's own, where stacks were recorded."""
     steps = find_steps(trace) if steps is None else steps
     of_calls = bool((trace.stack_id >= 0).any())
     places: dict[tuple[str, int, str], int] = defaultdict(lambda: len(places))

@@ -45,8 +45,6 @@ class Operators(Shown):
 
     Attributes:
         operators: one entry per operator.
-        n_steps: number of steps that these figures are of.
-        warnings: what is doubtful.
     """
 
     operators: tuple[Operator, ...]

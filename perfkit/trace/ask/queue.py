@@ -76,12 +76,7 @@ class LaunchQueue(Shown):
 
 @question("queue", "How far does the host run ahead of the device?")
 def launch_queue(trace: Trace, steps: Steps | None = None) -> LaunchQueue:
-    """How many launched activities waited for the device, over time.
-
-    Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
-    """
+    """How many launched activities waited for the device, over time."""
     steps = find_steps(trace) if steps is None else steps
     rows = np.flatnonzero(trace.is_a(*DEVICE_CATEGORIES))
     launch = launch_rows(trace, rows)

@@ -57,8 +57,6 @@ class Sequences(Shown):
 
     Attributes:
         sequences: at most ``top`` of them.
-        n_steps: number of steps that these figures are of.
-        warnings: what is doubtful.
     """
 
     sequences: tuple[Sequence, ...]
@@ -71,8 +69,6 @@ def sequences(trace: Trace, steps: Steps | None = None, *, top: int = 20) -> Seq
     """Frequent sequences of kernels that a compiler could fuse.
 
     Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
         top: how many to return at most.
 
     Raises:

@@ -39,7 +39,6 @@ class Sync:
         is_transfer: a blocking host-to-device transfer rather than a wait for a result.
         count: calls, all steps together.
         cost_us: host time in them, in µs, all steps together.
-        n_steps: number of steps these figures are of.
         stack: recorded Python stack of the op, innermost line first; empty without stacks.
         at_def: whether the lines in ``stack`` are those of the functions' ``def`` (what Kineto
             records of Python functions since 2022) rather than of the calls.
@@ -77,8 +76,6 @@ class Syncs(Shown):
 
     Attributes:
         syncs: one entry per kind.
-        n_steps: number of steps that these figures are of.
-        warnings: what is doubtful.
     """
 
     syncs: tuple[Sync, ...]

@@ -154,7 +154,6 @@ class Waterfall(Shown):
         gives_gains: whether gains can be told. Not of a trace file without device activity: if a
             GPU was in use, its work and the waits for it are not in it, and what the parts say is
             how the host's time is divided.
-        warnings: what is doubtful.
     """
 
     parts: tuple[Part, ...]
@@ -302,8 +301,6 @@ def waterfall(
     recorded.
 
     Args:
-        trace: the trace.
-        steps: its steps; found from the trace where not given.
         device: ``"here"`` for this machine's measured peaks; by default as for the question
             ``limit``.
         plain_ms: length of a step without the profiler, where that is known.

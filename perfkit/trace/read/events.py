@@ -327,7 +327,6 @@ def rows_around(trace: Trace, calls: Int64, around: Bool) -> dict[int, tuple[int
     """For each of these rows: the rows that enclose it, outermost first.
 
     Args:
-        trace: the trace.
         calls: rows of runtime calls.
         around: which rows may enclose them.
     """

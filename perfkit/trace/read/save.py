@@ -95,7 +95,6 @@ def save(trace: Trace, path: str | os.PathLike[str], *, scrub: bool = False) -> 
     """Write a trace into a file; its ending says as what.
 
     Args:
-        trace: the trace.
         path: where to; see this module's head for the endings.
         scrub: take out what is private first, as :mod:`perfkit.base.scrub` lists it.
 
