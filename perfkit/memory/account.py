@@ -471,6 +471,7 @@ def account(
     the optimizer's state. For the steady state, run one step before.
 
     Args:
+        step: a function without arguments.
         model: the model or models; by default all that are alive.
         optimizer: the optimizer or optimizers; by default all that are alive.
 
