@@ -17,6 +17,7 @@ from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.plain import fields
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share
 from perfkit.measure.summary import DATA_BOUND_FROM, PARTLY_FROM, Summary
+from perfkit.trace.ask.breakdown import after_updates
 from perfkit.trace.read.columns import HOST_CATEGORIES, Category
 from perfkit.trace.record.elsewhere import Elsewhere
 
@@ -26,6 +27,8 @@ _LEAST_GAIN = 1.05
 _LARGE_GAIN = 1 / (1 - PARTLY_FROM)
 # The device works on a step for longer than the host's clock says it took, by more than rounding.
 _AHEAD = 1.005
+# Less of a step, and what is told of the rest of it hardly changes.
+_MUCH = 0.1
 # The time outside of operators is a wait for others from this share of its samples on.
 _MOSTLY = 0.5
 
@@ -317,6 +320,8 @@ def _with_doubt(finding: Finding, case: Case, busy: CpuContention | None) -> Fin
         why = f"other programs may have taken {fmt_share(busy.lost)} of the time"
     elif case.is_file and not case.on_device:
         why = "a trace without a device does not carry one"
+    elif case.is_file and (hooks := case.idle_in(after_updates(case.trace, case.steps))) > _MUCH:
+        why = f"{fmt_share(hooks)} of each step, in a hook, may be a profiler's and go with it"
     return replace(finding, has_bound=False, formula=f"no bound: {why}") if why else finding
 
 

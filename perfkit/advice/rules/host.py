@@ -93,7 +93,7 @@ _FIND_THE_LINE = (
     "# or have perfkit name the lines:  perfkit run script.py",
 )
 _HOOKS = (
-    "hooks = torch.optim.optimizer._global_optimizer_post_hooks  # a profiler's, too\n"
+    "hooks = torch.optim.optimizer._global_optimizer_post_hooks  # of all optimizers\n"
     "print(*hooks.values(), *optimizer._optimizer_step_post_hooks.values())"
 )
 
@@ -166,13 +166,14 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
     waits = kind is WAITING
     hooks = case.share_of(after_updates(case.trace, case.steps))
     is_hook = top is None and 2 * hooks > share
+    what += " outside of torch"
     if is_hook:
-        what = "A hook of the optimizer"
+        what = "A hook of the optimizer, perhaps a profiler's,"
         evidence.append(f"{fmt_share(hooks)} follow the last operator of Optimizer.step, within it")
     issued = place if kind is BACKWARD else None
     yield found(
         kind.rule,
-        kind.title or _TITLES.get(kind, f"{what} outside of torch takes much of the step"),
+        kind.title or _TITLES.get(kind, f"{what} takes much of the step"),
         evidence,
         _HOOKS
         if is_hook
