@@ -272,8 +272,12 @@ def test_steps_are_traced_a_few_times_at_most_and_count_as_usual_ones() -> None:
     assert 2 <= len(traced) <= 5
     assert not tracemalloc.is_tracing()
     assert run.steps is not None
-    assert run.steps.curve.step_ms.max() < 300
-    assert "not in steps like" not in run.to_text()
+    assert run.profile is not None
+    assert run.profile.elsewhere is not None
+    told = {n for one in run.profile.elsewhere.stretches for n in one.numbers}
+    # another program may make one of them long
+    assert len(told & set(range(_STEPS - 6, _STEPS))) <= 1
+    assert (run.steps.curve.step_ms >= 300).sum() <= 1
 
 
 def test_what_the_program_traces_itself_stays_its_own() -> None:
