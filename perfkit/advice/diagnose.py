@@ -10,6 +10,7 @@ from typing import Any
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import MAY_WAIT, MOST_GAIN, Finding, amdahl, interval
+from perfkit.advice.line_kinds import GROWS
 from perfkit.advice.outside import LARGE, OF_LOADING, outside, steps_grow
 from perfkit.advice.rules import rules
 from perfkit.advice.rules.host import overhead
@@ -112,7 +113,7 @@ def diagnose(
         found = [f for f in found if f.rule != "one-thread"]
     facts = [_with_ceiling(f, case) for f in state if not f.beside]
     facts = [f for f in facts if f.gain_at_most >= _LEAST_GAIN or not f.acts_on]
-    found = _joined(facts, _without_the_same(found, state))
+    found = _joined(_without_the_same(facts, state), _without_the_same(found, state))
     found = _places_first(_each_line_once(found), bound.bound_by)
     # within the steps and outside of them: what gains more says it
     first_said = {(f.title, f.line): f for f in reversed(found)}
@@ -205,7 +206,7 @@ def _places_first(found: list[Finding], bound_by: str) -> list[Finding]:
             slow_loading and f.rule.startswith("dataloader-")
         )
         small = bool(f.acts_on) and f.gain_at_most < _LEADS
-        leads = f.is_state and not (small and is_told_where)
+        leads = (f.is_state and not (small and is_told_where)) or f.title == GROWS.title
         is_whole = f.rule in _MODELS
         # as it is printed: of two that are alike, what the verdict is about
         gain = round(min(f.gain_at_most, least) if is_whole else f.gain_at_most, 1)
@@ -235,7 +236,7 @@ _SAYS_MORE = {
     "own-profiler": ("host-python",),
     "empty-cache": ("device-allocations",),
     "workers-restarted": ("dataloader-slow-workers", "dataloader-few-workers"),
-    "hooks-multiply": ("steps-grow",),
+    "hooks-multiply": ("steps-grow", "graphs-kept", "tensors-kept"),
     "iterable-not-sharded": ("dataloader-slow-workers", "dataloader-few-workers"),
     "row-by-row": ("dataloader-no-workers", "dataloader-slow-code", "dataloader-small-samples"),
     "many-tensors": ("dataloader-blocked", "dataloader-few-workers", "dataloader-slow-workers"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from perfkit.base.source import first_line_with
 from perfkit.trace.record.lines import Line, is_sleep_by_text, is_wait, is_wait_by_text
 
 
@@ -126,10 +127,11 @@ FROM_A_LIST = LineKind(
 )
 GROWS = LineKind(
     "a tensor that grows by a part, and is copied whole each time",
-    "# keep what the result needs, not all of it: a count, a sum\n"
+    "# keep what the result needs, where that is not all of it: a count, a sum\n"
     "correct += (model(x).argmax(-1) == labels).sum()\n"
-    "# or write the parts into a tensor that is made once, before the loop:\n"
-    "predictions[begin:end] = model(x).argmax(-1)",
+    "# where it is all of it, copy once: a list of the parts, made one tensor in the end\n"
+    "parts.append(part)  # in the loop\n"
+    "whole = torch.cat(parts)  # after it",
     title="A tensor grows with every batch: all of it is kept, and copied each time",
     pattern=r"\b(?P<name>[\w.]+)\s*=\s*(?:[^=]*\belse\s+)?(?:torch|np|numpy)\."
     r"(?:cat|concat|concatenate|vstack|hstack|append)\(\s*[\[(]?\s*(?P=name)\b",
@@ -177,6 +179,15 @@ DIFFERENCES = LineKind(
     title="All pairs are subtracted number by number, in a tensor of n × m × d",
     pattern=r"(\.unsqueeze\(-?\d\)|\[[^\]\[]*\bNone\b[^\]\[]*\])\s*-\s*[\w.]+(\.unsqueeze\(|"
     r"\[[^\]\[]*\bNone\b)",
+)
+BY_CLASS = LineKind(
+    "a loop over classes, each of which goes through the whole tensor",
+    "# all classes in one pass: how often each label goes with each prediction\n"
+    "pairs = (labels * n_classes + predictions).flatten()\n"
+    "table = torch.bincount(pairs, minlength=n_classes**2).view(n_classes, n_classes)\n"
+    "both = table.diag()  # of each class; either: table.sum(0) + table.sum(1) - both",
+    title="Each class goes through the whole tensor anew",
+    pattern=r"^(?!if\b|elif\b|while\b|assert\b).*[=!]= ?(?P<one>[A-Za-z_]\w*)(?![\w.(\[])",
 )
 GATHERS = LineKind(
     "rows taken at random places by an index",
@@ -292,6 +303,9 @@ def kind_of_source(text: str, mostly: str = "") -> LineKind:
     """What a line does, from its text and the library's function that it is mostly in."""
     if is_sleep_by_text(text):
         return SLEEP
+    one = re.search(BY_CLASS.pattern, text)
+    if one and first_line_with(rf"\bfor {one['one']}\b.* in\b"):
+        return BY_CLASS
     known = (kind for kind in _BY_TEXT if kind.fits(text, *[mostly] * (kind in BY_LIBRARY)))
     return next(known, WAITING if is_wait_by_text(text) else OTHER)
 

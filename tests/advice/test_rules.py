@@ -19,7 +19,7 @@ from simulated_traces import SINGLE, WORKERS, Simulated, cpu_training, gpu_train
 from perfkit.advice import Diagnosis, Finding
 from perfkit.advice.case import Case
 from perfkit.advice.diagnose import BOUNDS, diagnose
-from perfkit.advice.findings import gain_words, interval
+from perfkit.advice.findings import fact, gain_words, interval
 from perfkit.advice.line_kinds import OTHER, beside_the_model, kind_of
 from perfkit.advice.rules import NEEDS
 from perfkit.advice.rules.data import RULE_OF_CAUSE
@@ -533,6 +533,25 @@ def test_a_line_that_costs_time_in_steps_and_outside_of_them_is_told_once() -> N
         state=[rest, inside, other],
     )
     assert [f for f in told.findings if f.title == inside.title] == [inside, other]
+
+
+def test_a_tensor_that_grows_is_told_before_the_memory_that_it_takes() -> None:
+    """And what hooks that nobody removes keep is not told beside them."""
+    sim = cpu_training(6)
+    trace = load(sim.json())
+    split = breakdown(trace, find_steps(trace))
+    line = _line("self.all = torch.cat([self.all, new])", 30, 40, waiting=False, library="torch")
+    kept = fact("tensors-kept", "metric.all keeps tensors of every step", (), "")
+    hooks = fact("hooks-multiply", "Hooks multiply", (), "", acts_on=("forward",))
+
+    def titles(*state: Finding) -> list[str]:
+        case = Case(trace, find_steps(trace), split, lines=LineSamples((line,), 40))
+        told = diagnose(case, summarize(split.wall_ms), "simulated", state=state)
+        return [f.title for f in told.findings][: 1 + len(state)]
+
+    grows, memory = titles(kept)
+    assert (grows[:27], memory) == ("A tensor grows with every b", kept.title)
+    assert kept.title not in titles(hooks, kept)
 
 
 def test_a_little_steal_weakens_the_verdict_and_hides_no_finding() -> None:

@@ -7,7 +7,9 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from simulated_traces import SINGLE, Simulated, cpu_training
 
 from perfkit.advice.case import Case
@@ -424,6 +426,27 @@ def test_time_outside_of_the_steps_is_told_by_the_line_and_library_that_it_goes_
     (found,) = outside(Elsewhere(8.0, 1.0, (stretch,)))
     assert "cached()" in found.what_to_do
     assert found.line == "a.py:23: x = self.layer(x)"
+
+
+def _by_class(labels: Any, n: int) -> list[int]:
+    """A loop that the rule finds by its variable, here in this file."""
+    return [int((labels == category).sum()) for category in range(n)]
+
+
+@pytest.mark.parametrize(("compared", "is_loop"), [("category", True), ("prediction", False)])
+def test_a_loop_over_classes_is_told_as_one_pass(compared: str, is_loop: bool) -> None:
+    assert _by_class(np.array([1, 1, 0]), 2) == [1, 2]
+    inside = (("a.py:38", f"t = labels == {compared}", 0.5),)
+    at = ("a.py:64", "metric.update(prediction, y)")
+    told = Stretch("after the last step", 6.0, 0, *at, inside=inside, phases=(("evaluation", 1.0),))
+    (found,) = outside(Elsewhere(8.0, 1.0, (told,)))
+    assert (found.title == "Each class goes through the whole tensor anew") is is_loop
+    assert ("torch.bincount" in found.what_to_do) is is_loop
+    labels, predictions, n_classes = torch.tensor([0, 1, 1, 2]), torch.tensor([0, 1, 2, 2]), 3
+    names = {"torch": torch, "labels": labels, "predictions": predictions, "n_classes": n_classes}
+    if is_loop:
+        exec(found.what_to_do, names)
+        assert names["both"].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.line_kinds import (
     BACKWARD,
+    BY_CLASS,
     BY_LIBRARY,
     DIFFERENCES,
     OPENS,
@@ -16,6 +17,7 @@ from perfkit.advice.line_kinds import (
     LineKind,
     beside_the_model,
     kind_of,
+    kind_of_source,
 )
 from perfkit.advice.rules import rule
 from perfkit.base.words import fmt_share, plural
@@ -121,8 +123,8 @@ def of_a_kind(case: Case) -> Iterator[Finding]:
     of: dict[LineKind, list[Line]] = {}
     for line in inside.by_line():
         kind = None if line.in_data_wait else beside_the_model(line, trains=case.trains)
-        if kind is None and DIFFERENCES.fits(line.source):
-            kind = DIFFERENCES
+        if kind is None and (by_text := kind_of_source(line.source)) in (BY_CLASS, DIFFERENCES):
+            kind = by_text
         if kind is not None:
             of.setdefault(kind, []).append(line)
     for line in (x for x in case.lines.by_line() if x.in_data_wait):

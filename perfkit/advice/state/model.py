@@ -39,8 +39,8 @@ def hooks_multiply(live: Live) -> Iterator[Finding]:
             ("each step adds hooks and removes none, and every forward pass calls all of them",),
             "handle = module.register_forward_hook(hook)  # once, before the loop\n"
             "# or in each step, and at its end:  handle.remove()",
-            line=(None if newest is None else line_of(newest))
-            or only_line_with(r"\bregister_(full_)?(forward|backward)\w*hook\("),
+            line=only_line_with(r"\bregister_(full_)?(forward|backward)\w*hook\(")
+            or (None if newest is None else line_of(newest)),
             acts_on=("forward", "backward"),
         )
 
