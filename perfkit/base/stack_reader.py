@@ -34,6 +34,11 @@ _MOST_MISSED = 20  # a process may run another program by now
 _MOST_LEVELS = 2_000
 _ALWAYS_ASKED = 6
 _TRIES = 4
+# A look that comes late has waited for a free core, which there is where the thread sleeps or has
+# just been stopped: such lines would be seen too often. A timer and a free core take less than
+# this; and where all looks are late, some are taken all the same.
+_LATE_S = 500e-6
+_LONGEST_GAP_S = 0.03  # of each process
 _WINDOW_BYTES = 4096  # frames lie one after the other: most come with the first read
 _THREAD_BYTES = 640
 _LONGEST_NAME = 4096
@@ -95,6 +100,7 @@ class Process:
         self._before: dict[tuple[int, ...], int] = {}  # the last look's frames
         self._known: dict[tuple[int, ...], int] = {}  # what says which code it is → its number
         self.n_missed = 0
+        self.seen_ns = 0
 
     def close(self) -> None:
         os.close(self._file)
@@ -259,14 +265,16 @@ class Looks:
         self._at_ns, self._who, self._stacks = array("q"), array("q"), array("q")
         self._keep_every = 1
 
-    def look(self) -> None:
-        """At the thread, and at one of the children."""
-        if self._main is not None and not self._one(self._main):
+    def look(self, due_s: float) -> None:
+        """At the thread, and at one of the children, as was due then."""
+        gap_s = _LONGEST_GAP_S if time.perf_counter() - due_s > _LATE_S else 0.0
+        if self._main is not None and not self._one(self._main, gap_s):
             self._main = None
         if self._children:
             self._next_child = (self._next_child + 1) % len(self._children)
             child = list(self._children.values())[self._next_child]
-            if not self._one(child) or child.n_missed > _MOST_MISSED:
+            gap_s *= len(self._children)
+            if not self._one(child, gap_s) or child.n_missed > _MOST_MISSED:
                 self._children.pop(child.pid).close()
         if len(self._at_ns) > _MOST_SAMPLES:
             self._at_ns, self._who, self._stacks = (
@@ -274,8 +282,11 @@ class Looks:
             )
             self._keep_every *= 2
 
-    def _one(self, process: Process) -> bool:
+    def _one(self, process: Process, gap_s: float) -> bool:
+        """Look at it, if it was last seen so long ago; False where it is over."""
         at_ns = time.perf_counter_ns()
+        if at_ns - process.seen_ns < gap_s * 1e9:
+            return True
         try:
             stack = process.stack()
         except OSError:  # it is over
@@ -284,6 +295,7 @@ class Looks:
             self._at_ns.append(at_ns)
             self._who.append(0 if process is self._main else process.pid)
             self._stacks.append(stack)
+            process.seen_ns = at_ns
         return True
 
     def look_for_children(self) -> None:
@@ -338,16 +350,15 @@ def main() -> None:
     next_s = children_s = time.perf_counter()
     while os.path.exists(watched):  # its end closes the input, but for a process that it forked
         # at irregular times: a loop of the same pace would always be seen at the same place
-        next_s += every_s * looks.slower * random.uniform(0.5, 1.5)
         now_s = time.perf_counter()
-        if next_s < now_s:
-            next_s = now_s
+        while next_s <= now_s:  # one that is past is not made up for: it would be late, too
+            next_s += every_s * looks.slower * random.uniform(0.5, 1.5)
         if select.select([orders], [], [], next_s - now_s)[0]:
             said = orders.readline()
             if said:
                 _answer(looks.take())
             return
-        looks.look()
+        looks.look(next_s)
         if next_s >= children_s:
             looks.look_for_children()
             children_s = next_s + _LOOK_FOR_CHILDREN_S

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
+import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from perfkit.base import line_sampler
+from perfkit.base import line_sampler, stack_reader
 from perfkit.base.frame_layout import frame_layout
 from perfkit.base.line_sampler import LineSampler, Samples
 from tests.left_running import assert_nothing_runs
@@ -117,6 +121,28 @@ def test_processes_that_it_starts_are_seen_too(context: str) -> None:
     functions = {frame.function for look in samples.children for frame in look.stack}
     assert "_holds_the_lock" in functions
     assert "_holds_the_lock" not in {f.function for x in samples.thread for f in x.stack}
+
+
+@pytest.mark.skipif(frame_layout() is None, reason="frames cannot be read from outside here")
+def test_a_look_that_waited_for_a_free_core_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It saw a worker's sleep too often; where all come late, some count all the same."""
+    layout, over = frame_layout(), threading.Event()
+    assert layout is not None
+    waits = threading.Thread(target=over.wait)
+    waits.start()
+    now_ns = 0
+    clock = SimpleNamespace(perf_counter=lambda: now_ns / 1e9, perf_counter_ns=lambda: now_ns)
+    monkeypatch.setattr(stack_reader, "time", clock)
+    looks = stack_reader.Looks(os.getpid(), waits.native_id or 0, layout, stack_reader.Codes())
+    try:
+        for due_ms, taken_ms in [(100, 100), (110, 114), (120, 120), (130, 134), (150, 154)]:
+            now_ns = taken_ms * 10**6
+            looks.look(due_ms / 1e3)
+    finally:
+        over.set()
+        waits.join()
+    at_ns = array("q", bytes.fromhex(str(looks.take()["at_ns"])))
+    assert [ns // 10**6 for ns in at_ns] == [100, 120, 154]
 
 
 @pytest.mark.parametrize("why", ["no layout", "no reader", "another stack"])
