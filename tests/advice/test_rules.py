@@ -766,8 +766,11 @@ def test_no_option_is_advised_that_the_optimizer_does_not_take(
     assert option is not None or "foreach" not in takes
 
 
-@pytest.mark.parametrize("op", ["aten::_foreach_addcmul_", "aten::_fused_adamw_"])
-def test_a_fused_update_is_no_loop(op: str) -> None:
+@pytest.mark.parametrize(
+    "op", ["aten::_foreach_addcmul_", "aten::_fused_adamw_", "aten::_sparse_coo_tensor_unsafe"]
+)
+def test_what_is_fused_or_cannot_be_is_no_loop(op: str) -> None:
+    """With a sparse gradient, ``fused=True`` raises."""
     assert "optimizer-loop" not in _rules(_update(op, 100, 2))
 
 

@@ -114,6 +114,8 @@ def update_loop(case: Case) -> tuple[Intervals, str]:
     is_joint = any("_foreach_" in op or "_fused_" in op for op in ops)
     if is_joint or ops.total() < _LOOP_OPS * case.n_steps:
         return EMPTY, ""
+    if any("sparse" in op or "coalesce" in op for op in ops):
+        return steps, ""  # no form but the loop takes sparse gradients
     name = _named(case, _FOREACH)
     option = "fused=True" if name in _FUSED else "foreach=True"
     return steps, _OPTIMIZER.format(name, option) if name else ""
