@@ -32,14 +32,15 @@ _LOOK_FOR_CHILDREN_S = 0.1
 _DEPTH = 2  # workers of a fork server are its children
 _MOST_MISSED = 20  # a process may run another program by now
 _MOST_LEVELS = 2_000
-_ALWAYS_ASKED = 6
+# A frame that is as the last look saw it has the same code, but if that was freed and made anew.
+_ASKED_EVERY = 10
 _TRIES = 4
 # A look that comes late has waited for a free core, which there is where the thread sleeps or has
 # just been stopped: such lines would be seen too often. A timer and a free core take less than
 # this; and where all looks are late, some are taken all the same.
 _LATE_S = 500e-6
 _LONGEST_GAP_S = 0.03  # of each process
-_WINDOW_BYTES = 4096  # frames lie one after the other: most come with the first read
+_WINDOW_BYTES = 4096  # a page: frames lie one after the other, most come with the first read
 _THREAD_BYTES = 640
 _LONGEST_NAME = 4096
 # One hour at 100 a second; then every other sample is dropped, and every other taken.
@@ -99,7 +100,7 @@ class Process:
         self._frame = struct.Struct(f"<{max(words) + 1}Q")
         self._before: dict[tuple[int, ...], int] = {}  # the last look's frames
         self._known: dict[tuple[int, ...], int] = {}  # what says which code it is → its number
-        self.n_missed = 0
+        self._n_looks = self.n_missed = 0
         self.seen_ns = 0
 
     def close(self) -> None:
@@ -132,20 +133,23 @@ class Process:
         code_at, instruction_at, previous_at = self._words
         reach = _WINDOW_BYTES - size
         before, self._before = self._before, {}
+        self._n_looks += 1
+        if self._n_looks % _ASKED_EVERY == 0:
+            before = {}
         found: list[int] = []
         low, window = 0, b""
         while frame:
             start = frame - low
             if not 0 <= start <= len(window) - size:
-                low, start, window = frame, 0, self._read(frame, size)
+                low = frame - reach
                 try:
-                    window = self._read(frame - reach, _WINDOW_BYTES)
-                    low, start = frame - reach, reach
-                except (OSError, TornError):
-                    pass  # it is the first on its page
+                    window = self._read(low, _WINDOW_BYTES)
+                except (OSError, TornError):  # there is nothing before its page
+                    low = frame - frame % _WINDOW_BYTES
+                    window = self._read(low, frame - low + size)
+                start = frame - low
             words = frame, *unpack(window, start)
-            # Outer functions go on: that these are the same need not be asked each time.
-            index = before.get(words) if len(found) >= _ALWAYS_ASKED else None
+            index = before.get(words)
             if index is None:
                 index = self._frame_index(words[code_at] & ~7, words[instruction_at])
             if index is not None:
@@ -348,7 +352,7 @@ def main() -> None:
     every_s = 1.0 / order["per_s"]
     watched = f"/proc/{order['pid']}"
     next_s = children_s = time.perf_counter()
-    while os.path.exists(watched):  # its end closes the input, but for a process that it forked
+    while True:
         # at irregular times: a loop of the same pace would always be seen at the same place
         now_s = time.perf_counter()
         while next_s <= now_s:  # one that is past is not made up for: it would be late, too
@@ -360,6 +364,8 @@ def main() -> None:
             return
         looks.look(next_s)
         if next_s >= children_s:
+            if not os.path.exists(watched):  # a process that it forked holds the input open
+                return
             looks.look_for_children()
             children_s = next_s + _LOOK_FOR_CHILDREN_S
 
