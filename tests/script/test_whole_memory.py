@@ -303,6 +303,40 @@ def test_growth_is_told_of_the_process_with_its_workers() -> None:
     assert "grew from" not in healthy.to_text()
 
 
+class _Remembers:
+    def __init__(self) -> None:
+        self.seen = {}  # type: ignore[var-annotated]
+
+    def __call__(self, i: int) -> torch.Tensor:
+        self.seen[i] = _mib()
+        return self.seen[i]
+
+
+class _HeldCache(_Cached):
+    """What it holds has the cache."""
+
+    def __init__(self, keep: bool) -> None:
+        self.keep, self.steps = keep, [_Remembers()]
+        self.random = np.random.default_rng(0)  # of Cython: without source
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return self.steps[0](i)[:8].clone()
+
+
+_DECODED: dict[int, torch.Tensor] = {}
+
+
+def _decoded(i: int) -> torch.Tensor:
+    if i not in _DECODED:
+        _DECODED[i] = _mib()
+    return _DECODED[i]
+
+
+class _GlobalCache(_Cached):
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return _decoded(i)[:8].clone()
+
+
 class _Bounded(_Cached):
     def __getitem__(self, i: int) -> torch.Tensor:
         if len(self.cache) < 16:
@@ -317,15 +351,27 @@ class _Preallocated(_Cached):
         return self.cache
 
 
-@pytest.mark.parametrize("kind", [_Cached, _Bounded, _Preallocated])
-def test_a_worker_whose_heap_finds_its_size_keeps_nothing(kind: type[_Cached]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        (_Cached, "self.cache[i] = row"),
+        (_HeldCache, "self.seen[i] = _mib()"),
+        (_GlobalCache, "_DECODED[i] = _mib()"),
+        (_Bounded, ""),
+        (_Preallocated, ""),
+    ],
+)
+def test_a_worker_whose_heap_finds_its_size_keeps_nothing(kind: type[_Cached], line: str) -> None:
     looks = [MemoryLook(2**k, 2**28, worker_bytes=(2**28 + 2 ** (20 + k),)) for k in range(8)]
     dataset = kind(True)
     dataset[0]
     loader = DataLoader(dataset, num_workers=1)
     use = SimpleNamespace(n_workers=1, ref=lambda: loader)
     live: Any = SimpleNamespace(memory=looks, kept={}, loaders={0: use})
-    assert len(list(workers_grow(live))) == (kind is _Cached)
+    found = list(workers_grow(live))
+    assert len(found) == bool(line)
+    for one in found:
+        assert line in (one.line or "")
 
 
 def test_a_profiler_of_the_program_explains_what_grows() -> None:

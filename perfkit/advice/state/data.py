@@ -248,11 +248,14 @@ def own_generator(live: Live) -> Iterator[Finding]:
 
 def _generator_in(dataset: Any) -> tuple[str, str] | None:
     """The way to a generator of random numbers that the data set holds, and the code for one."""
+    held = ((path, one, kind) for path, one in held_by(dataset) for kind in _SEEDED)
+    return next(((path, _SEEDED[kind]) for path, one, kind in held if isinstance(one, kind)), None)
+
+
+def held_by(dataset: Any) -> list[tuple[str, Any]]:
+    """The data set and the first things that it holds, such as transforms, with the way to each."""
     todo = [("", dataset)]
     for path, one in todo:
-        for kind, made in _SEEDED.items():
-            if isinstance(one, kind):
-                return path, made
         if len(todo) > _MOST_HELD or isinstance(one, type | ModuleType):
             continue
         if isinstance(one, list | tuple):
@@ -260,7 +263,7 @@ def _generator_in(dataset: Any) -> tuple[str, str] | None:
         else:
             held = getattr(one, "__dict__", {})
             todo += [(f"{path}.{name}", part) for name, part in held.items()]
-    return None
+    return todo
 
 
 @state

@@ -8,6 +8,7 @@ object of Python has. Objects are gone through only while memory grows.
 from __future__ import annotations
 
 import collections
+import contextlib
 import gc
 import inspect
 import itertools
@@ -26,7 +27,7 @@ from perfkit.advice.findings import Finding, fact
 from perfkit.advice.line_kinds import GROWS
 from perfkit.advice.state import alive, state_of_now
 from perfkit.advice.state.calls import profiles_all_along
-from perfkit.advice.state.data import many_objects
+from perfkit.advice.state.data import held_by, many_objects
 from perfkit.base.source import line_of, lines_with, name_of, only_line_with, shown_line
 from perfkit.base.words import fmt_bytes, plural
 from perfkit.measure.live import Live
@@ -338,8 +339,13 @@ def _unexplained(live: Live, grown: Rise, whose: str, seen: _Objects) -> Finding
             "# let go of it there, keep the numbers that the result needs, or give it a bound",
             line=shown_line(*traced.line),
         )
-    python = "a library written in C or C++ keeps it, or one block of Python's is lengthened"
-    if seen.more_blocks >= 1.0:
+    python = "the run ended before its lines could be traced: let it go on for as long again"
+    if traced.last:
+        python = (
+            f"in steps {traced.first} to {traced.last} no line made what stays (tracemalloc): a "
+            "library written in C or C++ keeps it, or one block of Python's is lengthened at times"
+        )
+    elif seen.more_blocks >= 1.0:
         python = f"Python's objects grow by {plural(round(seen.more_blocks), 'block')} a step"
     return fact(
         "memory-grows",
@@ -349,7 +355,8 @@ def _unexplained(live: Live, grown: Rise, whose: str, seen: _Objects) -> Finding
             "dict that perfkit sees explains it, no graph is kept",
             python,
         ),
-        _BY_LINE,
+        "# what C or C++ keeps: oneDNN, for one, something for each shape of inputs on a CPU\n"
+        "# ONEDNN_PRIMITIVE_CACHE_CAPACITY=16 python ...",
     )
 
 
@@ -366,15 +373,6 @@ def _traced(live: Live) -> Stays:
     return traced
 
 
-_BY_LINE = (
-    "# by line, for Python's objects:\n"
-    "tracemalloc.start()  # before the loop; slow\n"
-    'print(*tracemalloc.take_snapshot().statistics("lineno")[:5], sep="\\n")\n'
-    "# if that shows nothing, a library written in C or C++ keeps it: oneDNN something for each\n"
-    "# shape of inputs on a CPU, for one (ONEDNN_PRIMITIVE_CACHE_CAPACITY=16)"
-)
-
-
 @state_of_now
 def workers_grow(live: Live) -> Iterator[Finding]:
     """The loader's workers grow, and no large container of the data set explains it."""
@@ -389,6 +387,8 @@ def workers_grow(live: Live) -> Iterator[Finding]:
 
 def _of_workers(looks: list[tuple[int, int]], loaders: list[Any]) -> tuple[Finding, ...]:
     """What workers keep; without a cache that is seen only a rise that no heap's start explains."""
+    if rise(looks) is None:
+        return ()
     dataset = loaders[0].dataset if loaders else None
     cache, line = _cache_of(dataset)
     grown = rise(looks, intervals=3 if cache else 5)
@@ -400,7 +400,7 @@ def _of_workers(looks: list[tuple[int, int]], loaders: list[Any]) -> tuple[Findi
     return (
         fact(
             "workers-grow",
-            f"{cache} of {name} gains entries in each worker, without a bound: they grow {grows}"
+            f"{cache} gains entries in each worker, without a bound: they grow {grows}"
             if cache
             else f"The loader's workers grow {grows}",
             (
@@ -410,7 +410,7 @@ def _of_workers(looks: list[tuple[int, int]], loaders: list[Any]) -> tuple[Findi
                 "objects, whose pages are copied then, or malloc keeps what it frees",
             ),
             "@functools.lru_cache(maxsize=16)  # a bound; each worker has a cache of its own\n"
-            f"def read(path):  # in place of {cache or 'what grows'}\n"
+            f"def read(path):  # in place of {cache.partition(' of ')[0] or 'what grows'}\n"
             "    ...",
             line=line or line_of(getattr(type(dataset), "__getitem__", None)),
         ),
@@ -418,34 +418,46 @@ def _of_workers(looks: list[tuple[int, int]], loaders: list[Any]) -> tuple[Findi
 
 
 _FILLS = re.compile(
-    r"\bself\.(?P<name>\w+)(\[[^\]=]+\]\s*=[^=]|\.(append|add|setdefault|update|extend)\()"
+    r"(?<![\w.])(?P<self>self\.)?(?P<name>\w+)"
+    r"(\[[^\]=]+\]\s*=[^=]|\.(append|add|setdefault|update|extend)\()"
 )
 
 
 def _cache_of(dataset: Any) -> tuple[str, str | None]:
-    """What the methods of a data set add entries to and never take out; and where."""
-    kind = type(dataset)
-    known = {**vars(sys.modules.get(kind.__module__, kind)), **vars(kind)}
-    for name, one in known.items():
+    """What the data set, or what it holds and calls, adds to and never takes out of; and where."""
+    owners: dict[type, Any] = {}
+    for _, one in held_by(dataset):
+        owners.setdefault(type(one), one)
+    todo = [(x, one) for kind, x in owners.items() for one in vars(kind).values() if line_of(one)]
+    lines_of: list[tuple[Any, Any, list[str], int]] = []
+    for owner, one in todo:
         asked = getattr(one, "cache_parameters", None)
-        if asked is not None and asked().get("maxsize", 0) is None and line_of(one):
-            return name, line_of(one)
-    try:
-        lines, first = inspect.getsourcelines(kind)
-        file = inspect.getsourcefile(kind) or ""
-    except (OSError, TypeError):
-        return "", None
-    method, text = "", "".join(lines)
-    for number, line in enumerate(lines, first):
-        begins = re.match(r"\s*(?:async )?def (\w+)", line)
-        method = begins[1] if begins else method
-        fills = _FILLS.search(line.partition("#")[0])
-        if fills is None or method == "__init__":
+        if asked is not None and asked().get("maxsize", 0) is None:
+            return one.__name__, line_of(one)
+        function = inspect.unwrap(getattr(one, "__func__", one))
+        if function.__name__ == "__init__":
             continue
-        name = fills["name"]
-        bounded = rf"len\(self\.{name}\)|del self\.{name}\b|self\.{name}\.(pop\w*|clear)\("
-        if isinstance(getattr(dataset, name, {}), _KINDS) and not re.search(bounded, text):
-            return f"self.{name}", shown_line(file, number)
+        with contextlib.suppress(OSError, TypeError):  # a notebook's, or of Cython
+            lines_of.append((owner, function, *inspect.getsourcelines(function)))
+            called = (function.__globals__.get(name) for name in function.__code__.co_names)
+            todo += [
+                (None, other)
+                for other in called
+                if line_of(other) and all(other is not known for _, known in todo)
+            ]
+    text = "".join(line for _, _, lines, _ in lines_of for line in lines)
+    for owner, function, lines, first in lines_of:
+        for number, line in enumerate(lines, first):
+            fills = _FILLS.search(line.partition("#")[0])
+            if fills is None:
+                continue
+            own, name = fills["self"] or "", fills["name"]
+            filled = getattr(owner, name, {}) if own else function.__globals__.get(name)
+            cache = re.escape(own + name)
+            bounded = rf"len\({cache}\)|del {cache}\b|{cache}\.(pop\w*|clear)\("
+            if isinstance(filled, _KINDS) and not re.search(bounded, text):
+                of = f" of {name_of(owner)}" if own else ""
+                return f"{own}{name}{of}", shown_line(function.__code__.co_filename, number)
     return "", None
 
 
