@@ -28,7 +28,14 @@ from perfkit.advice.line_kinds import GROWS
 from perfkit.advice.state import alive, state_of_now
 from perfkit.advice.state.calls import profiles_all_along
 from perfkit.advice.state.data import held_by, many_objects
-from perfkit.base.source import line_of, lines_with, name_of, only_line_with, shown_line
+from perfkit.base.source import (
+    first_line_with,
+    line_of,
+    lines_with,
+    name_of,
+    only_line_with,
+    shown_line,
+)
 from perfkit.base.words import fmt_bytes, plural
 from perfkit.measure.live import Live
 from perfkit.measure.memory_looks import Rise, free_rise, of_workers, own_rise, rise
@@ -241,7 +248,7 @@ def _in_a_buffer(live: Live, grown: Rise) -> Finding | None:
         (f"{_rose(grown, 'step')}; this buffer leads to a graph",),
         "with torch.no_grad():  # what is no part of the loss needs no graph\n"
         f"    self.{name} = ...  # or of values that are .detach()ed",
-        line=only_line_with(rf"\bself\.{re.escape(name)}\s*[-+*/]?=[^=]"),
+        line=first_line_with(rf"\bself\.{re.escape(name)}\s*[-+*/]?=[^=]"),
     )
 
 
