@@ -240,6 +240,7 @@ _SAYS_MORE = {
     "iterable-not-sharded": ("dataloader-slow-workers", "dataloader-few-workers"),
     "row-by-row": ("dataloader-no-workers", "dataloader-slow-code", "dataloader-small-samples"),
     "many-tensors": ("dataloader-blocked", "dataloader-few-workers", "dataloader-slow-workers"),
+    "saves-often": ("host-python",),
     "weights-copied": ("host-python", "tiny-ops", "small-calls", "beside-the-model"),
 }
 

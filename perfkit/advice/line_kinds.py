@@ -58,16 +58,22 @@ LOGGING = LineKind(
     r"(?<![\w.])(self\.)?log(?!_(prob|soft|sig|normal|sum|add|det))(_\w+)?\(",
     libraries="logging wandb mlflow tensorboard tqdm rich loguru IPython",
 )
+STORING = LineKind(
+    "writing files",
+    "if step % 500 == 0:  # or once an epoch\n    torch.save(state, path)\n"
+    "# what is needed each time, in a thread alongside the model:\n"
+    "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(torch.save, results, path)\n"
+    "torch.save(rows[i].clone(), path)  # a view is written with the whole tensor that it shows",
+    pattern=r"\b(torch\.save|save_pretrained|np\.(save|savez\w*)|imwrite|to_(csv|parquet|json)|"
+    r"(json|pickle)\.dump|write_bytes|write_text|save_checkpoint)\(|\.save(fig)?\(",
+)
 SAVING = LineKind(
     "reading or writing files",
     "# read ahead in a DataLoader's workers, and write rarely, in a thread alongside the model:\n"
     "loader = DataLoader(dataset, batch_size, num_workers=4)\n"
-    "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(torch.save, results, path)\n"
-    "torch.save(rows[i].clone(), path)  # a view is written with the whole tensor that it shows",
-    pattern=r"\b(open|torch\.save|torch\.load|save_pretrained|np\.(load|save|savez\w*)|imwrite|"
-    r"read_(csv|parquet|json)|to_(csv|parquet)|json\.(dump|load)|pickle\.(dump|load)|"
-    r"requests\.\w+|urlopen|read_bytes|write_bytes|read_text|write_text|(save|load)_checkpoint)\(|"
-    r"\.save(fig)?\(",
+    "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(torch.save, results, path)",
+    pattern=r"\b(open|torch\.load|np\.load|read_(csv|parquet|json)|(json|pickle)\.load|"
+    r"requests\.\w+|urlopen|read_bytes|read_text|load_checkpoint)\(",
     libraries="h5py zarr pickle json requests urllib fsspec safetensors pyarrow zipfile tarfile "
     "shutil pathlib",
 )
@@ -269,14 +275,26 @@ SHUFFLES = LineKind(
 )
 #: Lines that issue no operators of torch.
 WITHOUT_TORCH = frozenset(
-    (SLEEP, WAITING, OPENS, UNPACKS, WRITES, SAVING, IMAGES, IMAGE_CHANGES, FRAMES, SHUFFLES)
+    (
+        SLEEP,
+        WAITING,
+        OPENS,
+        UNPACKS,
+        WRITES,
+        STORING,
+        SAVING,
+        IMAGES,
+        IMAGE_CHANGES,
+        FRAMES,
+        SHUFFLES,
+    )
 )
 # Known by the library's function that a line is mostly in, too.
 BY_LIBRARY = (DISTRIBUTIONS, PARAMETRIZED)
 # What a line's text tells, asked in this order: Image.open decodes what it reads.
 _BY_TEXT = (
     _COMPUTES, *BY_LIBRARY, SHUFFLES, PICKS, FRAMES, FROM_A_LIST, GROWS, WRITES, LOGGING, IMAGES,
-    IMAGE_CHANGES, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD, GATHERS, DIFFERENCES, PAIRS,
+    IMAGE_CHANGES, STORING, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD, GATHERS, DIFFERENCES, PAIRS,
 )  # fmt: skip
 
 
@@ -290,7 +308,7 @@ def kind_of(line: Line, *, trains: bool) -> LineKind:
         return UNPACKS
     by_text = kind_of_source(line.source, line.mostly)
     # what is read over a connection is a file to this code
-    if is_wait(line) and by_text not in (SAVING, WRITES, IMAGES, IMAGE_CHANGES):
+    if is_wait(line) and by_text not in (STORING, SAVING, WRITES, IMAGES, IMAGE_CHANGES):
         return WAITING
     if by_text not in (OTHER, WAITING):
         return by_text

@@ -38,6 +38,7 @@ COUNTED = (
     ("torch.cuda", "synchronize"),
     ("gc", "collect"),
     ("torch.nn", "Module.state_dict"),
+    ("torch", "save"),
 )
 #: Switches that make steps slower, see :attr:`Live.flags`.
 SLOW_FLAGS = ("anomaly", "deterministic", "cudnn_benchmark", "half_on_cpu")
@@ -193,7 +194,7 @@ class Live:
             tells it of objects does so only of iterators that a loader starts, and of forward
             passes in evaluation mode that keep a graph.
         calls: (function, file, line of the user's) → how often it was called after the first step,
-            in how many steps, and the last one's number.
+            in how many steps, the last one's number, and the seconds that it took.
         flags: global switches as they were within a forward pass that trains, by name.
         wrapped: what has prepared to exchange gradients in the backward pass that comes next.
         evaluated: memory before forward passes of the evaluation that goes on, or was the last.
@@ -227,7 +228,7 @@ class Live:
         self.loaders: dict[int, LoaderUse] = {}
         self.optimizers: dict[int, OptimizerUse] = {}
         self._optimized_in = 0
-        self.calls: dict[tuple[str, str, int], tuple[int, int, int]] = {}
+        self.calls: dict[tuple[str, str, int], tuple[int, int, int, float]] = {}
         self.flags: dict[str, Any] = {}
         self.memory: list[MemoryLook] = []
         self.evaluated: list[MemoryLook] = []
@@ -481,18 +482,21 @@ class Live:
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._in_call or not self.n_steps or get_ident() != self._thread_id:
                 return original(*args, **kwargs)
-            self._in_call = True
+            self._in_call, began_s = True, time.perf_counter()
             try:
-                self._note(name, sys._getframe(1))
                 return original(*args, **kwargs)
             finally:
                 self._in_call = False
+                self._note(name, sys._getframe(1), time.perf_counter() - began_s)
 
         return call
 
     @_safe
-    def _note(self, name: str, frame: Any) -> None:
+    def _note(self, name: str, frame: Any, spent_s: float) -> None:
         by = frame.f_code.co_filename
+        while by == stand_in.__code__.co_filename:  # who else listens to the call
+            frame = frame.f_back
+            by = frame.f_code.co_filename
         if not (is_user_code(by) or tells_something(by)):
             return  # torch's own, or perfkit's
         user = _user_frame(frame)
@@ -500,8 +504,9 @@ class Live:
             return
         key = name, user.f_code.co_filename, user.f_lineno
         if key in self.calls or len(self.calls) < _MOST_OBJECTS:
-            n, in_steps, last = self.calls.get(key, (0, 0, 0))
-            self.calls[key] = n + 1, in_steps + (last != self.n_steps), self.n_steps
+            n, in_steps, last, before_s = self.calls.get(key, (0, 0, 0, 0.0))
+            in_steps += last != self.n_steps
+            self.calls[key] = n + 1, in_steps, self.n_steps, before_s + spent_s
 
 
 def _user_frame(frame: Any) -> Any:

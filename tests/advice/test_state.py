@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import io
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 import perfkit
 from perfkit.advice.findings import Finding
+from perfkit.base.stand_in import Calls, stand_in
 from perfkit.course.kit.collectives import group_of_one
 
 
@@ -192,6 +194,22 @@ def _with_ema(by_name: bool) -> None:
     _train(_random(), model, without_grad)
 
 
+def _saving(how: str) -> None:
+    """A checkpoint in each step or every tenth one, or results in each step."""
+    model = nn.Sequential(nn.Linear(8, 2), nn.Linear(1000, 4000)) if how != "results" else _model()
+    n, results = 0, torch.randn(4_000_000)
+
+    def save() -> None:
+        nonlocal n
+        n += 1
+        if how == "results":
+            torch.save(results, io.BytesIO())
+        elif how == "each" or n % 10 == 0:
+            torch.save({"model": model.state_dict(), "step": n}, io.BytesIO())
+
+    _train(_random(), model[:1] if how != "results" else model, save)
+
+
 def _with_table(used: int) -> None:
     table, head = nn.Embedding(20_000, 64), nn.Linear(64, 2)
     model = nn.Sequential(table, head)
@@ -329,6 +347,10 @@ _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "evaluation-with-grad": (lambda: _with_evaluation(False), lambda: _with_evaluation(True)),
     "optimizer-groups": (lambda: _with_groups(True), lambda: _with_groups(False)),
     "weights-copied": (lambda: _with_ema(True), lambda: _with_ema(False)),
+    "saves-often": (
+        lambda: _saving("each"),
+        lambda: (_saving("now and then"), _saving("results"), _with_ema(True)),
+    ),
     "dense-embedding": (lambda: _with_table(64), lambda: _with_table(40_000)),
     "gc-collect": (
         lambda: _train(_random(), _model(), gc.collect),
@@ -412,6 +434,19 @@ def test_a_cpu_that_computes_in_the_format_emulates_nothing(
 ) -> None:
     monkeypatch.setattr("perfkit.advice.state.calls.cpu_flags", lambda: frozenset(flags))
     assert "emulated-format" not in _found(lambda: _with_autocast(True))
+
+
+def test_weights_that_go_to_a_file_are_no_average() -> None:
+    def loop() -> None:
+        put_back = stand_in(torch, "save", Calls().around(torch.save))  # somebody else listens
+        _saving("each")
+        put_back()
+
+    found = _found(loop)
+    assert "weights-copied" not in found
+    saved = found["saves-often"]
+    assert saved.line is not None and "torch.save(" in saved.line  # noqa: PT018
+    assert "step % 500" in saved.what_to_do
 
 
 def test_a_sharded_stream_behind_methods_of_its_own_is_no_finding() -> None:

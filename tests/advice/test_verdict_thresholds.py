@@ -383,10 +383,8 @@ def test_a_wait_names_the_call_that_the_host_sat_in(sat: Any, said: str) -> None
         ("x = f(y)", "# look at what this line does each time"),
         ("evaluate(model)", "with torch.inference_mode():"),
         ("torch.save(model, path)", "# less often, and only what a restart needs"),
-        (
-            "torch.save(activation, path)",
-            "# read ahead in a DataLoader's workers, and write rarely",
-        ),
+        ("torch.save(activation, path)", "if step % 500 == 0:  # or once an epoch"),
+        ("x = torch.load(path)", "# read ahead in a DataLoader's workers"),
         ("time.sleep(3)", "# the step sleeps"),
     ],
 )

@@ -8,7 +8,7 @@ from perfkit.advice.findings import Finding, fact
 from perfkit.advice.state import state
 from perfkit.base.machine._host import COMPUTES_IN, cpu_flags
 from perfkit.base.source import first_line_with, only_line_with, shown_line
-from perfkit.base.words import fmt_bytes, fmt_count
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_share
 from perfkit.measure.live import Live
 
 # In fewer steps than this share of them it is now and then, as it should be.
@@ -49,7 +49,17 @@ _NEEDLESS = {
         "    torch._foreach_lerp_(averages, weights, 1 - decay)",
         ("forward", "other"),
     ),
+    "torch.save": (
+        "saves-often",
+        "a restart needs the last one, and loses no more than what came after it",
+        "if step % 500 == 0:  # or once an epoch\n    torch.save(state, path)",
+        # what it writes pushes the rest out of the caches: an update took 68 ms, not 31
+        ("other", "optimizer", "sync", "copy"),
+    ),
 }
+_WEIGHTS, _SAVE = "torch.nn.Module.state_dict", "torch.save"
+# Of the run; files that take less may be written in every step.
+_LEAST_SAVING = 0.05
 
 
 def _often(live: Live, name: str) -> list[tuple[str, float]]:
@@ -60,7 +70,7 @@ def _often(live: Live, name: str) -> list[tuple[str, float]]:
     often_first = sorted(live.calls.items(), key=lambda call: -call[1][0])
     return [
         (shown_line(file, line), n / steps)
-        for (called, file, line), (n, n_steps, _) in often_first
+        for (called, file, line), (n, n_steps, *_) in often_first
         if called == name and n_steps >= _MOST_STEPS * steps
     ]
 
@@ -68,16 +78,26 @@ def _often(live: Live, name: str) -> list[tuple[str, float]]:
 @state
 def needless(live: Live) -> Iterator[Finding]:
     """A call that costs time in every step, and is needed in none."""
-    for name, (rule, why, what_to_do, acts_on) in _NEEDLESS.items():
-        if calls := _often(live, name):
-            yield fact(
-                rule,
-                f"{name}() runs in every step",
-                (f"{_times(sum(n for _, n in calls))} a step: {why}",),
-                what_to_do,
-                line=calls[0][0],
-                acts_on=acts_on,
-            )
+    often = {name: calls for name in _NEEDLESS if (calls := _often(live, name))}
+    spent_s = sum(call[3] for (name, *_), call in live.calls.items() if name == _SAVE)
+    share = spent_s / (live.ended_s - live.began_s)
+    if _SAVE in often and not (often.pop(_WEIGHTS, None) and share >= _LEAST_SAVING):
+        del often[_SAVE]  # results, or little
+    for name, calls in often.items():
+        rule, why, what_to_do, acts_on = _NEEDLESS[name]
+        if name == _SAVE:
+            title = "A checkpoint is written in every step"
+            why = f"{fmt_share(share)} of the time is spent in {name}(); {why}"
+        else:
+            title = f"{name}() runs in every step"
+        yield fact(
+            rule,
+            title,
+            (f"{_times(sum(n for _, n in calls))} a step: {why}",),
+            what_to_do,
+            line=calls[0][0],
+            acts_on=acts_on,
+        )
 
 
 @state
