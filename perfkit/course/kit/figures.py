@@ -60,10 +60,7 @@ class RecordedFigure:
 
 
 def figure(
-    key: str,
-    *,
-    device: str | None = None,
-    folders: Iterable[Path] | None = None,
+    key: str, *, device: str | None = None, folders: Iterable[Path] | None = None
 ) -> RecordedFigure:
     """The recorded figure with this key.
 

@@ -13,12 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from perfkit.base.extras import needs
-from perfkit.course.kit.folding import (
-    folded_cells,
-    optional_sections,
-    plain_heading,
-    shows_nothing,
-)
+from perfkit.course.kit.folding import folded_cells, optional_sections, plain_heading, shows_nothing
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _STYLE = _TEMPLATES / "page.css"
@@ -34,14 +29,7 @@ NAVIGATION = "<!--perfkit:navigation-->"
 
 # Preferred forms of an output, best first. Widgets and JavaScript are left out: without a kernel
 # they are blank, and every result of perfkit also has HTML or a picture.
-_SHOWN = (
-    "text/html",
-    "image/svg+xml",
-    "image/png",
-    "image/jpeg",
-    "text/markdown",
-    "text/plain",
-)
+_SHOWN = ("text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/plain")
 
 
 def needs_nbconvert() -> None:

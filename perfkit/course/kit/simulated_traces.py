@@ -101,13 +101,7 @@ class Simulated:
         )
 
     def kernel(
-        self,
-        op: str,
-        launch: float,
-        start: float,
-        dur: float,
-        name: str = "sgemm",
-        tid: int = HOST,
+        self, op: str, launch: float, start: float, dur: float, name: str = "sgemm", tid: int = HOST
     ) -> None:
         """Add an op of 10 µs that launches one kernel, which starts at ``start`` on the device."""
         external = self.host(op, launch, 10, tid=tid)

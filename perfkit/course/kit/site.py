@@ -156,10 +156,7 @@ def _navigation(lesson: str, **context: Any) -> str:
 
 
 def _index(
-    entries: Sequence[Entry],
-    solutions: dict[str, Path],
-    provenance: str,
-    ledger: Ledger | None,
+    entries: Sequence[Entry], solutions: dict[str, Path], provenance: str, ledger: Ledger | None
 ) -> str:
     from perfkit import show
     from perfkit.course.kit._template import render

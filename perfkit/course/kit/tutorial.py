@@ -187,10 +187,7 @@ def _write(folder: Path, new: Mapping[PurePosixPath, bytes], digests: Mapping[st
     """Write the files in ``new``, and record the digest of each as copied."""
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = {
-        "perfkit": __version__,
-        "files": dict(digests),
-    }
+    manifest = {"perfkit": __version__, "files": dict(digests)}
     staging = None
     try:
         # in the same folder, because a move within one file system is atomic

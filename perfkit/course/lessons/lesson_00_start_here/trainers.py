@@ -115,11 +115,7 @@ def _network(width: int, device: str) -> nn.Module:
 
 
 def _train(
-    model: nn.Module,
-    loader: Any,
-    device: str,
-    *,
-    each_step: Callable[[], None] | None = None,
+    model: nn.Module, loader: Any, device: str, *, each_step: Callable[[], None] | None = None
 ) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for pictures, labels in loader:

@@ -172,11 +172,7 @@ def _document(cost: ProfilerCost | LabelCost) -> Document:
 
 
 def profiler_cost(
-    step: Callable[[], object],
-    *,
-    steps: int = 4,
-    budget_s: float = 12.0,
-    seed: int = 0,
+    step: Callable[[], object], *, steps: int = 4, budget_s: float = 12.0, seed: int = 0
 ) -> ProfilerCost:
     """Time a step without the profiler and with each of its options, in turn.
 

@@ -74,10 +74,7 @@ def by_hand(no_workers: Comparison, two_workers: Comparison) -> Outcome:
     """Judge a loop by hand against a DataLoader without workers, and against one with two."""
     return Outcome(
         holds=faster(two_workers),
-        figures={
-            "no_workers_ratio": Figure.of(no_workers),
-            "time_ratio": Figure.of(two_workers),
-        },
+        figures={"no_workers_ratio": Figure.of(no_workers), "time_ratio": Figure.of(two_workers)},
         headline="time_ratio",
         sentence=f"Against a loop by hand, a DataLoader without workers is {no_workers.ratio:.2f}× "
         f"as fast, and with two workers, which decode beside the step, {two_workers.ratio:.2f}×.",

@@ -39,10 +39,7 @@ def faster_device(
     """
     far_wait, near_wait = (one.breakdown.shares()["data wait"] for one in (far, near))
     return Outcome(
-        holds=all_of(
-            far.diagnosis.bound_by == "data" and near_wait < far_wait,
-            faster(swapped),
-        ),
+        holds=all_of(far.diagnosis.bound_by == "data" and near_wait < far_wait, faster(swapped)),
         figures={
             "store_ratio": Figure.of(at_store, kind="simulated"),
             "store_predicted_ratio": Figure(predicted, "×", kind="predicted"),
@@ -66,12 +63,7 @@ def faster_device(
     "the store (simulated)",
 )
 def local_copy(
-    copying: Counts,
-    afterwards: Counts,
-    read: Comparison,
-    copied: Comparison,
-    *,
-    latency_ms: float,
+    copying: Counts, afterwards: Counts, read: Comparison, copied: Comparison, *, latency_ms: float
 ) -> Outcome:
     """Judge what is asked while copying and after; ``read`` compares reading from the store with
     reading the copy, ``copied`` with copying.
@@ -110,10 +102,7 @@ def read_through_cache(
 ) -> Outcome:
     """Judge what an epoch asks, each way; ``timed`` compares no cache with a warm one."""
     return Outcome(
-        holds=all_of(
-            warm.requests == 0 and cold.requests >= uncached.requests > 0,
-            faster(timed),
-        ),
+        holds=all_of(warm.requests == 0 and cold.requests >= uncached.requests > 0, faster(timed)),
         figures={
             "warm_ratio": Figure.of(timed, kind="simulated"),
             "uncached_requests": Figure.exact(uncached.requests),

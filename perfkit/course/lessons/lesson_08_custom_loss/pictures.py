@@ -51,10 +51,7 @@ def draw_cells(pictures: torch.Tensor, instances: torch.Tensor) -> tuple[Figure,
 
 
 def draw_growth(
-    measured: Mapping[str, Mapping[int, float]],
-    predicted: Mapping[int, float],
-    *,
-    source: str,
+    measured: Mapping[str, Mapping[int, float]], predicted: Mapping[int, float], *, source: str
 ) -> tuple[Figure, str]:
     """Milliseconds of a loss by the number of instances, log-log, with a description.
 

@@ -86,10 +86,7 @@ def mixed_precision(
     "on a GPU with fp8, faster again in e4m3",
 )
 def narrow_products(
-    product: Comparison,
-    errors: Mapping[str, float],
-    *,
-    in_fp8: Comparison | None = None,
+    product: Comparison, errors: Mapping[str, float], *, in_fp8: Comparison | None = None
 ) -> Outcome:
     """Judge narrower formats.
 

@@ -81,10 +81,7 @@ def table_of(
 
 
 def counts_here(
-    steps: Callable[[Callable[[], None]], object],
-    *,
-    limit_bytes: int | None = None,
-    first: int = 2,
+    steps: Callable[[Callable[[], None]], object], *, limit_bytes: int | None = None, first: int = 2
 ) -> AllocatorCounts:
     """Run steps on the GPU, from an empty cache, and read torch's counters.
 

@@ -82,10 +82,7 @@ def by_option(same: Mapping[str, bool | None], names: Mapping[str, bool] | None)
     gone = sum(not names[name] for name in GONE)
     return Outcome(
         holds=all_of(*same.values(), all(names[name] for name in OPTIONS)),
-        figures={
-            "options_compared": Figure.exact(len(same)),
-            "names_gone": Figure.exact(gone),
-        },
+        figures={"options_compared": Figure.exact(len(same)), "names_gone": Figure.exact(gone)},
         headline="options_compared",
         sentence=f"{', '.join(same)}: {sum(map(bool, same.values()))} of {len(same)} give the "
         f"weights of the loop by hand. {gone} of {len(GONE)} names of 2019 are gone.",

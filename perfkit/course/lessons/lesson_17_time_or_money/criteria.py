@@ -63,9 +63,7 @@ def the_right_gpu(
         said = f", and operators take {low:.2g} to {high:.2g} times their least time"
     return Outcome(
         holds=all_of(
-            swap >= _CHEAPER,
-            faster(shapes),
-            True if over_least and low >= _SLACK else None,
+            swap >= _CHEAPER, faster(shapes), True if over_least and low >= _SLACK else None
         ),
         figures=figures,
         headline="shapes_ratio",
@@ -86,10 +84,7 @@ def the_right_gpu(
     "include 1), and a device half as fast makes no difference to a trainer that waits for data",
 )
 def hardware_or_work(
-    per_epoch: Mapping[str, float],
-    work_price: float,
-    fix: Comparison,
-    waiting: Comparison,
+    per_epoch: Mapping[str, float], work_price: float, fix: Comparison, waiting: Comparison
 ) -> Outcome:
     """Judge when hardware is cheaper than work.
 

@@ -101,10 +101,7 @@ mfu_of = puzzle(
 #: The third puzzle: what a step's joules cost.
 electricity_of = puzzle(
     "the price of electricity",
-    hints=(
-        "A kWh is 1,000 W for 3,600 s: 3.6 million joules.",
-        "joules * steps / 3.6e6 * per_kwh",
-    ),
+    hints=("A kWh is 1,000 W for 3,600 s: 3.6 million joules.", "joules * steps / 3.6e6 * per_kwh"),
     check=_check_electricity,
 )
 
