@@ -78,7 +78,7 @@ class LivePhases:
         if phases is None:
             return
         row = phases.take()
-        if phases.failure is None and phases.sees_modules:
+        if phases.are_sure:
             self._steps.append(number)
             self._rows.append(row)
 
