@@ -59,6 +59,8 @@ _DOUBLES = 1.5
 _VIEW = 4
 # pyplot itself warns from 20 on (rcParams["figure.max_open_warning"]), where warnings are shown.
 _MANY_FIGURES = 8
+# Longer steps are not traced: that makes Python some five times as slow.
+_TRACED_S = 1.0
 # Python's own allocator gives out no larger ones.
 _MOST_OF_A_BLOCK = 512
 
@@ -346,7 +348,7 @@ def _unexplained(live: Live, grown: Rise, whose: str, seen: _Objects) -> Finding
             "# let go of it there, keep the numbers that the result needs, or give it a bound",
             line=shown_line(*traced.line),
         )
-    python = "the run ended before its lines could be traced: let it go on for as long again"
+    python = "no line was traced: perfkit run does so, where steps below 1 s go on for a while"
     if traced.last:
         python = (
             f"in steps {traced.first} to {traced.last} no line made what stays (tracemalloc): a "
@@ -371,7 +373,8 @@ def _traced(live: Live) -> Stays:
     """What lines were seen to make in the steps after memory was known to grow."""
     traced: Stays | None = live.kept.get("stays")
     if traced is None:
-        traced = live.kept["stays"] = Stays(starts=live.traces_until >= 0)
+        is_quick = time.perf_counter() - live.began_s < _TRACED_S * live.n_steps
+        traced = live.kept["stays"] = Stays(starts=is_quick and live.traces_until >= 0)
         live.undo.append(traced.stop)
     elif not live.in_evaluation:
         traced.step_ended(live.n_steps)
