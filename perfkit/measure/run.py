@@ -54,9 +54,6 @@ class WatchedRun(Generic[_Batch]):
         read_memory: called only at updates; by default
             :func:`~perfkit.measure.memory_looks.footprint`.
         mark: starts to observe what else the machine does.
-
-    Raises:
-        UsageError: ``loader`` cannot be looped over, or a number is invalid.
     """
 
     def __init__(

@@ -73,10 +73,6 @@ def run_workload(
     Args:
         on_live: takes a line on all ranks and the seconds that are left, None where nobody knows,
             twice a second.
-
-    Raises:
-        WorkloadError: it cannot travel, or a rank failed, died or hung: names the rank.
-        MissingError: torch is built without what it needs.
     """
     _check_torch(backend)
     settings = pack(dict(values), "settings")

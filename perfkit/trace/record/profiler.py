@@ -78,11 +78,7 @@ class TorchProfiler:
         self._mark: Any = None
 
     def start(self) -> None:
-        """Start it.
-
-        Raises:
-            ProfilerBusyError: there is another one; nothing has begun.
-        """
+        """Start it, as :func:`start_alone` does."""
         from torch.profiler import ProfilerActivity, profile, supported_activities
 
         wanted = {ProfilerActivity.CPU}

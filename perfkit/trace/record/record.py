@@ -87,9 +87,6 @@ class Recorder:
             elsewhere torch.compile may be building guards on what is there.
         n_slowed: so many of the first steps run under another instrument of perfkit's, which makes
             them slow: their length says nothing.
-
-    Raises:
-        UsageError: a count or time that cannot be.
     """
 
     def __init__(
