@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import perfkit
 from perfkit.advice.findings import Finding
+from perfkit.advice.line_kinds import GROWS
 from perfkit.advice.state.memory import memory_grows, workers_grow
 from perfkit.base.process_memory import give_back
 from perfkit.measure.memory_looks import MemoryLook
@@ -204,6 +205,17 @@ def _growing_tensor(keep: bool) -> None:
                 logits = torch.cat([logits, part])
 
 
+def _growing_array(keep: bool) -> None:
+    rows = np.ones((0, 2**18))
+
+    def note(loss: torch.Tensor) -> None:
+        nonlocal rows
+        if keep:
+            rows = np.concatenate([rows, np.ones((1, 2**18))])
+
+    _train(note)
+
+
 class _Cached(Dataset[Any]):
     def __init__(self, keep: bool) -> None:
         self.keep, self.cache = keep, {}  # type: ignore[var-annotated]
@@ -239,6 +251,7 @@ def _workers(keep: bool) -> None:
         (_lists_of_lists, "memory-grows", "of_class[label].append("),
         (_evaluation, "tensors-kept", "outputs.append("),
         (_growing_tensor, "tensors-kept", "logits = torch.cat("),
+        (_growing_array, "memory-grows", "rows = np.concatenate("),
         (_workers, "workers-grow", "self.cache[i] = row"),
         (_views, "views-kept", "hardest.append("),
         (_cycle, "tensors-kept", "batches = itertools.cyc"),
@@ -252,6 +265,7 @@ def test_what_keeps_memory_is_named_and_not_of_its_healthy_twin(
     assert set(found) == {rule}
     assert "MiB" in found[rule].title
     assert found[rule].what_to_do
+    assert "concatenate" not in line or found[rule].what_to_do == GROWS.what_to_do
     if line:
         assert f": {line}" in (found[rule].line or "")
     assert not _found(_run(lambda: loop(False)))

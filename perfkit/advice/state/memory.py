@@ -337,6 +337,7 @@ def _unexplained(live: Live, grown: Rise, whose: str, seen: _Objects) -> Finding
     if traced.line is not None and (
         _EXPLAINS * grown.per_step <= traced.per_step <= _VIEW * grown.per_step
     ):
+        line = shown_line(*traced.line)
         return fact(
             "memory-grows",
             f"What this line makes stays in memory: {grows}",
@@ -344,9 +345,11 @@ def _unexplained(live: Live, grown: Rise, whose: str, seen: _Objects) -> Finding
                 f"{rose}; of what this line made in steps {traced.first} to {traced.last}, "
                 f"{fmt_bytes(traced.per_step)} a step is still there (tracemalloc)",
             ),
-            "print(gc.get_referrers(it))  # after the step: what holds it\n"
+            GROWS.what_to_do
+            if GROWS.fits(line)
+            else "print(gc.get_referrers(it))  # after the step: what holds it\n"
             "# let go of it there, keep the numbers that the result needs, or give it a bound",
-            line=shown_line(*traced.line),
+            line=line,
         )
     python = "no line was traced: perfkit run does so, where steps below 1 s go on for a while"
     if traced.last:
