@@ -26,6 +26,7 @@ from perfkit.trace.ask.set_up import SetUp, compiling, set_up
 from perfkit.trace.ask.typical import Typical, typical
 from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace
 from perfkit.trace.read.events import (
+    backward_rows,
     driver_calls,
     graph_captures,
     host_rows,
@@ -401,6 +402,21 @@ class Case:
             launched[launched] = inside.covers(trace.start_ns[rows[launched]])
             found.append(self.launched[launched])
         return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+    def share_at(self, positions: Bool) -> float:
+        """The share of the steps of these positions in ``nesting.rows``."""
+        if self.on_device:
+            return self.device_share(self.launched_by(positions))
+        rows, begins = self.nesting.rows[positions], np.sort(self.trace.start_ns[self.nesting.rows])
+        ends = self.trace.end_ns[rows]  # what was given is freed after it
+        after = begins[np.minimum(np.searchsorted(begins, ends), len(begins) - 1)]
+        return self.share_of(union(self.trace.start_ns[rows], np.maximum(after, ends)))
+
+    def line_at(self, positions: Bool) -> str | None:
+        """The line with most samples while those that are not of a backward pass run."""
+        here = span(self.trace, self.nesting.rows[positions])
+        lines = self.lines_in(without(here, span(self.trace, backward_rows(self.trace)))).by_line()
+        return lines[0].shown if lines else None
 
     def dims(self, position: int) -> list[list[int]]:
         """The sizes of what an op was given, a list an argument; empty where none were recorded.

@@ -282,8 +282,12 @@ def _with_ceiling(finding: Finding, case: Case) -> Finding:
     if not finding.acts_on or finding.has_bound:
         return finding
     share = sum(case.lost_to(one) for one in finding.acts_on if one in case.shares)
+    if finding.where is not None:
+        positions = finding.where(case)
+        share = case.share_at(positions)
+        finding = replace(finding, line=finding.line or case.line_at(positions))
     gain, formula = amdahl(share, speedup=1 / finding.leaves if finding.leaves else None)
-    if gain >= MOST_GAIN:
+    if gain >= MOST_GAIN and finding.where is None:
         return replace(finding, gain_at_most=gain)
     return replace(finding, gain_at_most=gain, formula=formula, has_bound=True)
 

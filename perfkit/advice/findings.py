@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from perfkit.base.plain import fields
@@ -37,6 +37,7 @@ class Finding:
         acts_on: of such a one, the classes of a step that what to do shortens; none where it
             saves no time of a step.
         leaves: the part of these classes that is left then, 0 to 1.
+        where: of a case, which of ``nesting.rows`` are meant, where not all of these classes are.
         changes: how what to do changes the training; empty where it does not.
         beside: this is no finding, but a remark on all others whose code matches this.
     """
@@ -53,6 +54,7 @@ class Finding:
     is_state: bool = False
     acts_on: tuple[str, ...] = ()
     leaves: float = 0.0
+    where: Callable[[Any], Any] | None = field(default=None, repr=False, compare=False)
     changes: str = ""
     beside: str = ""
 
@@ -67,7 +69,7 @@ class Finding:
 
         return fields(
             self,
-            without=("title", "cures", "has_bound", "acts_on", "leaves", "beside"),
+            without=("title", "cures", "has_bound", "acts_on", "leaves", "where", "beside"),
             rule=self.rule,
             sentence=self.title,
             gain_at_most=self.gain_at_most if self.has_bound else None,

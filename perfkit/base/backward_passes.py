@@ -52,7 +52,7 @@ class BackwardPasses:
         """See no more passes; within one, after its end, when all that still waits is called."""
         self.after(self._unwatch)
 
-    def _begins(self) -> Callable[[object], None] | None:
+    def _begins(self, roots: object) -> Callable[[object], None] | None:
         if threading.get_ident() != self._thread_id:
             return None
         self.depth += 1

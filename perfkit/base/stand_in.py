@@ -67,12 +67,12 @@ class Calls:
     def __init__(self) -> None:
         self.begin: Callable[..., CallEnd | None] = _nobody_listens
 
-    def around(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """``original`` with the listeners, who are told nothing but that it is called."""
+    def around(self, original: Callable[..., Any], *, told: int = 0) -> Callable[..., Any]:
+        """``original`` with the listeners, who are told so many of its positional arguments."""
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            end = self.begin()
+            end = self.begin(*args[:told])
             if end is None:
                 return original(*args, **kwargs)
             try:

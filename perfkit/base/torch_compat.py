@@ -1067,7 +1067,7 @@ def around_backward(context: Callable[[], Any]) -> Callable[[], None]:
 
 
 def _install_backward_listeners(calls: Calls) -> Callable[[], None]:
-    """Call ``begins()`` before every backward pass, and what it returns at its end.
+    """Call ``begins(roots)`` before every backward pass, and what it returns at its end.
 
     Neither may raise. Returns how to stop. Hides ``torch.autograd._engine_run_backward``,
     through which ``Tensor.backward`` and ``torch.autograd.grad`` go.
@@ -1075,7 +1075,7 @@ def _install_backward_listeners(calls: Calls) -> Callable[[], None]:
     from torch import autograd
 
     name = "_engine_run_backward"
-    return stand_in(autograd, name, calls.around(getattr(autograd, name)))
+    return stand_in(autograd, name, calls.around(getattr(autograd, name), told=1))
 
 
 # How to listen; what a listener is told says the docstring of what installs it.

@@ -31,6 +31,7 @@ from perfkit.measure.memory_looks import MemoryLook, look, own_rise
 
 if TYPE_CHECKING:
     from perfkit.measure.batch import Padding
+    from perfkit.measure.graph_looks import IgnoredTargets, OneHotFactor
 
 #: Calls that are worth a word in a step: (module, attribute or class.attribute).
 COUNTED = (
@@ -61,6 +62,8 @@ _MOST_ASKED = 12
 _MOST_HEAP_MS = 0.2
 # So many calls in a row, each with one position more than the last, generate a sequence.
 _GENERATES = 16
+# Of a step's backward passes so many are looked at.
+_MOST_GRAPHS = 4
 # A larger batch is not kept to compare it with the next one.
 _MOST_COMPARED_BYTES = 2**24
 
@@ -201,6 +204,7 @@ class Live:
         in_evaluation: whether the rules are asked within it, because it seems to grow.
         looks_at_evaluation: whether to look at that: not where step after step has one.
         kept: what the rules keep from one look to the next.
+        graphs: what those of the first step's backward passes show.
         generated: the line that calls a module with all positions so far, one more each time, and
             the most positions; None where none does.
         n_profiled: looks at which a profiler of the program's own was on.
@@ -234,8 +238,9 @@ class Live:
         self.evaluated: list[MemoryLook] = []
         self.in_evaluation, self.looks_at_evaluation = False, True
         self._evaluation: tuple[int, tuple[int, ...]] = (-1, ())
-        self._n_evaluated = self._in_a_row = self._n_asked = 0
+        self._n_evaluated = self._in_a_row = self._n_asked = self._n_graphs = 0
         self.kept: dict[str, Any] = {}
+        self.graphs: list[IgnoredTargets | OneHotFactor] = []
         self.generated: tuple[str, int, int] | None = None
         self._n_longer = 0
         self._shorter: Any = None
@@ -395,11 +400,19 @@ class Live:
             self.generated = *self.generated[:2], max(self.generated[2], now[1])
 
     @_safe
-    def backward_begins(self) -> None:
-        """A backward pass begins, after a forward pass of what is :attr:`wrapped`."""
+    def backward_begins(self, roots: Any) -> None:
+        """A backward pass begins, maybe after a forward pass of what is :attr:`wrapped`."""
         use, self.wrapped = self.wrapped, None
         if use is not None and not getattr(use.ref(), "require_backward_grad_sync", True):
             use.n_unsynced += 1
+        if self.n_steps or self._n_graphs >= _MOST_GRAPHS:
+            return  # in the first step only: it waits for the device
+        self._n_graphs += 1
+        if not (torch_compat.compiles_now() or torch_compat.cuda_is_capturing()):
+            from perfkit.measure.graph_looks import look_into
+
+            with torch_compat.without_modes():
+                self.graphs += look_into(roots)
 
     @_safe
     def optimizer_begins(self, optimizer: Any) -> None:

@@ -411,10 +411,10 @@ class Phases:
 
     # --- backward, optimizer, checkpoint ------------------------------------------------------
 
-    def _backward_begins(self) -> Callable[[Any], None]:
+    def _backward_begins(self, roots: Any) -> Callable[[Any], None]:
         live = self.live
-        if live is not None and live.looks and live.wrapped is not None:
-            live.backward_begins()
+        if live is not None and live.looks:
+            live.backward_begins(roots)
         self._trains(_BACKWARD)
         return self._leave_event
 

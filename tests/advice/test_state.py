@@ -341,6 +341,79 @@ def _generated(how: str) -> None:
                 words = torch.cat([words, (picked > 0).long() + n], 1)
 
 
+_CLASSES = 4_000
+
+
+class _Words(nn.Module):
+    """Guesses words: of all positions, of the chosen ones alone, or for a second loss, too."""
+
+    def __init__(self, scores_of: str) -> None:
+        super().__init__()
+        self.scores_of = scores_of
+        self.embed, self.out = nn.Embedding(_CLASSES, 16), nn.Linear(16, _CLASSES)
+
+    def forward(self, words: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(words)
+        if self.scores_of == "chosen":
+            hidden, labels = hidden[labels != -100], labels[labels != -100]
+        scores = self.out(hidden)
+        loss = nn.functional.cross_entropy(scores.view(-1, _CLASSES), labels.flatten())
+        return loss + scores.square().mean() if self.scores_of == "a second loss" else loss
+
+
+def _descend(model: nn.Module, loss: Callable[[], torch.Tensor]) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(12):
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def _guess(scores_of: str, ignored: float = 0.8) -> None:
+    model = _Words(scores_of)
+
+    def loss() -> Any:
+        words = torch.randint(_CLASSES, (8, 16))
+        return model(words, words.masked_fill(torch.rand(words.shape) < ignored, -100))
+
+    _descend(model, loss)
+
+
+class _Picks(nn.Module):
+    """Rows of a table, by one-hot rows in several ways, some of which need them."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.item, self.head = nn.Linear(_CLASSES, 16), nn.Linear(16, _CLASSES)
+        self.table = nn.Parameter(torch.randn(_CLASSES, 16))
+        self.embed, self.rnn = nn.Embedding(_CLASSES, 16), nn.GRU(_CLASSES, 16)
+
+    def forward(self, index: torch.Tensor) -> torch.Tensor:
+        rows = nn.functional.one_hot(index, _CLASSES).float()
+        if self.how == "layer":
+            return self.item(rows)
+        if self.how == "scatter":
+            return torch.zeros(len(index), _CLASSES).scatter_(1, index[:, None], 1) @ self.table
+        if self.how == "loss":
+            return self.head(self.embed(index)).softmax(-1) - rows
+        if self.how == "sums":
+            return rows.t() @ self.embed(index)
+        if self.how == "learned":  # straight through: the product makes the rows' gradient
+            soft = self.head(self.embed(index)).softmax(-1)
+            return self.item(rows + soft - soft.detach())
+        if self.how == "several":
+            return self.item(rows + rows.roll(1, dims=-1))
+        if self.how == "rnn":
+            return self.rnn(rows)[0]
+        return self.embed(index)
+
+
+def _pick(how: str) -> None:
+    model = _Picks(how)
+    _descend(model, lambda: model(torch.randint(_CLASSES, (256,))).square().mean())
+
+
 _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "anomaly-mode": (lambda: _with_anomaly(True), lambda: _with_anomaly(False)),
     "hooks-multiply": (lambda: _with_hooks(False), lambda: _with_hooks(True)),
@@ -352,6 +425,7 @@ _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: (_saving("now and then"), _saving("results"), _with_ema(True)),
     ),
     "dense-embedding": (lambda: _with_table(64), lambda: _with_table(40_000)),
+    "ignored-targets": (lambda: _guess("all"), lambda: _guess("chosen")),
     "gc-collect": (
         lambda: _train(_random(), _model(), gc.collect),
         lambda: _train(_random(), _model(), _collect_in_one_step()),  # as often, but not always
@@ -426,6 +500,37 @@ def test_a_fact_is_found_and_not_of_its_healthy_twin(
     assert found[rule].what_to_do
     assert found[rule].line is None or "test_state.py" in found[rule].line
     assert rule not in _found(healthy)
+
+
+@pytest.mark.parametrize(
+    ("how", "cure"),
+    [("layer", "self.item = nn.Embedding(4000, 16)"), ("scatter", "y = weight[index]")],
+)
+def test_one_hot_rows_that_pick_rows(how: str, cure: str) -> None:
+    found = _found(lambda: _pick(how))["one-hot-product"]
+    assert cure in found.what_to_do
+    assert found.gain_at_most > 1.15
+
+
+@pytest.mark.parametrize("how", ["loss", "sums", "learned", "several", "rnn"])
+def test_one_hot_rows_that_are_needed(how: str) -> None:
+    assert "one-hot-product" not in _found(lambda: _pick(how))
+
+
+@pytest.mark.parametrize(("scores_of", "ignored"), [("all", 0.1), ("a second loss", 0.8)])
+def test_scores_that_are_needed(scores_of: str, ignored: float) -> None:
+    assert "ignored-targets" not in _found(lambda: _guess(scores_of, ignored))
+
+
+def test_what_it_costs_is_the_products_own_part() -> None:
+    """Of a step that does much else, little can be gained: then it is not told."""
+    model, much = _Picks("layer"), nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)])
+    x = torch.randn(512, 2048)
+
+    def loss() -> Any:
+        return model(torch.randint(_CLASSES, (4,))).square().mean() + much(x).mean()
+
+    assert "one-hot-product" not in _found(lambda: _descend(model, loss))
 
 
 @pytest.mark.parametrize("flags", [{"avx512f"}, {"avx512f", "avx512_bf16"}, set()])

@@ -337,7 +337,7 @@ def test_listeners_nest_and_leave_in_any_order() -> None:
     told: list[str] = []
 
     def listener(name: str) -> Any:
-        def begins() -> Any:
+        def begins(roots: Any) -> Any:
             told.append(f"{name} begins")
             return lambda result: told.append(f"{name} ends")
 
@@ -345,7 +345,7 @@ def test_listeners_nest_and_leave_in_any_order() -> None:
 
     original = torch.autograd._engine_run_backward
     stops = [compat.watch_backward(listener(name)) for name in "abc"]
-    silent = compat.watch_backward(lambda: None)
+    silent = compat.watch_backward(lambda roots: None)
     x = torch.ones((), requires_grad=True)
     (x * 2).backward()
     assert told == ["c begins", "b begins", "a begins", "a ends", "b ends", "c ends"]

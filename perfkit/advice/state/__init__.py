@@ -30,6 +30,7 @@ NEEDS: dict[str, Callable[[Live], object]] = {
         or any(live.flags.get(one) for one in SLOW_FLAGS)
     ),
     "data": lambda live: live.loaders,
+    "graphs": lambda live: live.graphs,
     "memory": lambda live: live.kept or live.in_evaluation or may_grow(live.memory),
 }
 

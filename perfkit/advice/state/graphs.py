@@ -1,0 +1,101 @@
+"""Work of a step that its loss does not need, by the graphs of the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from perfkit.advice.case import Case
+from perfkit.advice.findings import Finding, fact
+from perfkit.advice.state import alive, state
+from perfkit.base.source import only_line_with
+from perfkit.base.words import fmt_count, fmt_share
+from perfkit.measure.graph_looks import LOSSES, PRODUCTS, IgnoredTargets, OneHotFactor
+from perfkit.measure.live import Live
+from perfkit.trace.read.columns import Bool
+
+# Less of it is padding, which is not worth a change.
+_LEAST_IGNORED = 0.25
+# How one-hot rows are made, the surest first; and nodes between them and the product, at most.
+_MAKES, _NEAR = (("aten::one_hot",), ("aten::scatter_", "aten::scatter"), ("aten::index",)), 3
+_BESIDE = ("aten::zeros", "aten::to")
+_BACK = [f"autograd::engine::evaluate_function: {one}" for one in PRODUCTS]
+_MULTIPLY = ("aten::mm", "aten::addmm", "aten::matmul", "aten::linear", *PRODUCTS, *_BACK)
+
+
+@state
+def ignored_targets(live: Live) -> Iterator[Finding]:
+    """Scores of many classes are made for targets that the loss ignores."""
+    seen = [one for one in live.graphs if isinstance(one, IgnoredTargets)]
+    most = max(seen, key=lambda one: one.n_ignored * one.n_classes, default=None)
+    if most is None or most.n_ignored < _LEAST_IGNORED * most.n:
+        return
+    share = most.n_ignored / most.n
+    yield fact(
+        "ignored-targets",
+        f"Scores of {fmt_count(most.n_classes)} classes are made for all positions, and the loss "
+        f"ignores {fmt_share(share)} of them",
+        (
+            f"{fmt_count(most.n_ignored)} of {fmt_count(most.n)} targets of the first batch are "
+            f"{most.value} (ignore_index): output layer, softmax and their backward pass run for "
+            "them, too",
+        ),
+        f"chosen = labels != {most.value}  # before the output layer\n"
+        "scores = output_layer(hidden[chosen])  # one row for each target that counts\n"
+        "loss = F.cross_entropy(scores, labels[chosen])  # the same loss",
+        line=only_line_with(r"\b(cross_entropy|nll_loss|CrossEntropyLoss|NLLLoss)\("),
+        acts_on=("forward", "backward"),
+        leaves=(1 - share) ** 2,  # what is small fits the cache
+        where=partial(_from_product_to_loss, back=most.back),
+    )
+
+
+def _from_product_to_loss(case: Case, back: tuple[int, ...]) -> Bool:
+    numbers = case.trace.sequence[case.nesting.rows]
+    last = np.unique(numbers[case.is_named(*LOSSES)])
+    return (numbers >= 0) & np.isin(numbers, last[:, None] - np.array(back))
+
+
+@state
+def one_hot_products(live: Live) -> Iterator[Finding]:
+    """One-hot rows are multiplied by a matrix, which picks rows of it."""
+    seen = [one for one in live.graphs if isinstance(one, OneHotFactor)]
+    most = max(seen, key=lambda one: one.n_classes, default=None)
+    table = None if most is None else most.table()
+    if most is None or table is None:
+        return
+    n, one_hot = most.n_classes, f"F.one_hot(index, {most.n_classes}).float()"
+    parameters = [each for _, model in alive(live.modules) for each in model.named_parameters()]
+    name = next((name for name, parameter in parameters if parameter is table), "")
+    if "weight_ih" in name:  # an RNN takes no indices
+        return
+    what_to_do = f"y = weight[index]  # not {one_hot} @ weight"
+    if name.endswith("weight") and table.shape[1:] == (n,):
+        own = "".join(name.split(".")[-2:-1])  # that of a Sequential is a number
+        layer = f"self.{own}" if own.isidentifier() else "embedding"
+        what_to_do = (
+            f"{layer} = nn.Embedding({n}, {len(table)})  # in place of nn.Linear\n"
+            f"y = {layer}(index)  # not of {one_hot}; a bias is to be added\n"
+            "# trained weights: embedding.weight.data = linear.weight.data.t().contiguous()"
+        )
+    yield fact(
+        "one-hot-product",
+        f"One-hot rows of {fmt_count(n)} numbers are multiplied by a matrix, to pick rows of it",
+        (f"each row has a single 1, in the first batch, and {fmt_count(n - 1)} zeros",),
+        what_to_do,
+        line=only_line_with(r"\bone_hot\(|\.scatter_?\(|\btorch\.eye\("),
+        acts_on=("forward", "backward"),
+        where=_of_one_hot,
+    )
+
+
+def _of_one_hot(case: Case) -> Bool:
+    numbers = case.trace.sequence[case.nesting.rows]
+    made = next((at for one in _MAKES if (at := case.is_named(*one)).any()), case.is_named())
+    products = np.unique(numbers[case.is_named(*PRODUCTS)])
+    near = products[:, None] - np.arange(_NEAR + 1)
+    is_one = np.isin(near, numbers[made]).any(axis=1)
+    multiplied = case.is_named(*_MULTIPLY) & np.isin(numbers, products[is_one])
+    return multiplied | ((made | case.is_named(*_BESIDE)) & np.isin(numbers, near[is_one]))
