@@ -35,11 +35,11 @@ _MOST_LEVELS = 2_000
 # A frame that is as the last look saw it has the same code, but if that was freed and made anew.
 _ASKED_EVERY = 10
 _TRIES = 4
-# A look that comes late has waited for a free core, which there is where the thread sleeps or has
+# A late look at a child has waited for a free core, which there is where the child sleeps or has
 # just been stopped: such lines would be seen too often. A timer and a free core take less than
 # this; and where all looks are late, some are taken all the same.
 _LATE_S = 500e-6
-_LONGEST_GAP_S = 0.03  # of each process
+_LONGEST_GAP_S = 0.03  # between looks at the only child
 _WINDOW_BYTES = 4096  # a page: frames lie one after the other, most come with the first read
 _THREAD_BYTES = 640
 _LONGEST_NAME = 4096
@@ -271,13 +271,13 @@ class Looks:
 
     def look(self, due_s: float) -> None:
         """At the thread, and at one of the children, as was due then."""
-        gap_s = _LONGEST_GAP_S if time.perf_counter() - due_s > _LATE_S else 0.0
-        if self._main is not None and not self._one(self._main, gap_s):
+        is_late = time.perf_counter() - due_s > _LATE_S
+        if self._main is not None and not self._one(self._main):
             self._main = None
         if self._children:
             self._next_child = (self._next_child + 1) % len(self._children)
             child = list(self._children.values())[self._next_child]
-            gap_s *= len(self._children)
+            gap_s = _LONGEST_GAP_S * len(self._children) if is_late else 0.0
             if not self._one(child, gap_s) or child.n_missed > _MOST_MISSED:
                 self._children.pop(child.pid).close()
         if len(self._at_ns) > _MOST_SAMPLES:
@@ -286,7 +286,7 @@ class Looks:
             )
             self._keep_every *= 2
 
-    def _one(self, process: Process, gap_s: float) -> bool:
+    def _one(self, process: Process, gap_s: float = 0.0) -> bool:
         """Look at it, if it was last seen so long ago; False where it is over."""
         at_ns = time.perf_counter_ns()
         if at_ns - process.seen_ns < gap_s * 1e9:
