@@ -274,21 +274,9 @@ SHUFFLES = LineKind(
     r"\brandperm\([^()]*\)\[",
 )
 #: Lines that issue no operators of torch.
-WITHOUT_TORCH = frozenset(
-    (
-        SLEEP,
-        WAITING,
-        OPENS,
-        UNPACKS,
-        WRITES,
-        STORING,
-        SAVING,
-        IMAGES,
-        IMAGE_CHANGES,
-        FRAMES,
-        SHUFFLES,
-    )
-)
+WITHOUT_TORCH = frozenset((
+    SLEEP, WAITING, OPENS, UNPACKS, WRITES, STORING, SAVING, IMAGES, IMAGE_CHANGES, FRAMES, SHUFFLES
+))  # fmt: skip
 # Known by the library's function that a line is mostly in, too.
 BY_LIBRARY = (DISTRIBUTIONS, PARAMETRIZED)
 # What a line's text tells, asked in this order: Image.open decodes what it reads.

@@ -929,6 +929,45 @@ def _install_loader_listeners(calls: Calls) -> Callable[[], None]:
     return functools.partial(_undo_all, undo)
 
 
+def watch_items(
+    iterator: Any, begins: Callable[[Any], Callable[[Any], object] | None]
+) -> Callable[[], None] | None:
+    """Call ``begins(indices)`` before this iterator of a loader asks its data set for a batch.
+
+    What it returns is called with the items, before they are collated. Neither may raise. Returns
+    how to stop; None where workers ask for them, or no batch is made of items.
+    Hides ``_MapDatasetFetcher``.
+    """
+    from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+    kind: Any = _MapDatasetFetcher
+    fetcher: Any = getattr(iterator, "_dataset_fetcher", None)
+    if type(fetcher) is not kind or not fetcher.auto_collation:
+        return None
+    # a cycle would keep the data set until the collector runs
+    ref, collate = weakref.ref(fetcher), fetcher.collate_fn
+    end: Callable[[Any], object] | None = None
+
+    def fetch(indices: Any) -> Any:
+        nonlocal end
+        end = begins(indices)
+        return kind.fetch(ref(), indices)
+
+    def collate_fn(items: Any) -> Any:
+        if end is not None:
+            end(items)
+        return collate(items)
+
+    def stop() -> None:
+        known: Any = ref()
+        if known is not None:
+            vars(known).pop("fetch", None)
+            known.collate_fn = collate
+
+    fetcher.fetch, fetcher.collate_fn = fetch, collate_fn
+    return stop
+
+
 _SAVES = {
     "torch": ("save",),
     "torch.distributed.checkpoint": ("save", "async_save"),

@@ -32,6 +32,7 @@ from perfkit.measure.memory_looks import MemoryLook, look, own_rise
 if TYPE_CHECKING:
     from perfkit.measure.batch import Padding
     from perfkit.measure.graph_looks import IgnoredTargets, OneHotFactor
+    from perfkit.measure.same_items import SameItems
 
 #: Calls that are worth a word in a step: (module, attribute or class.attribute).
 COUNTED = (
@@ -101,6 +102,7 @@ class LoaderUse:
         padding: of the batches that were looked into, the most padded part.
         equal_batches: whether the first two batches were the same.
         n_tensors: in the first batch.
+        items: of its data set; None where workers make them.
     """
 
     ref: weakref.ref[Any]
@@ -114,6 +116,7 @@ class LoaderUse:
     first_batch: list[Any] = field(default_factory=list)
     first_is_due: bool = False
     sampler_id: int = 0
+    items: SameItems | None = None
 
 
 @dataclass
@@ -276,6 +279,9 @@ class Live:
             with self._instrument.guard("the last look"):
                 self._look()
         self._silence()
+        for use in self.loaders.values():
+            if use.items is not None:
+                use.items.stop()
         self._instrument.take_back(self.undo)
         # a cycle would keep this, and what it met, until the collector runs
         self._asked, self._is_ours, self._shorter = None, bool, None
@@ -451,6 +457,8 @@ class Live:
         if use.first_is_due:
             use.first_is_due = False
             use.start_s += spent_s
+            if not use.n_workers:
+                self._watch_items(use, iterator)
         if not self.looks or (use.n_seen > 2 and self.n_steps < _LOOKS_INTO_FROM):
             return
         from perfkit.measure.batch import n_tensors, padding, parts_of
@@ -462,6 +470,13 @@ class Live:
         found = [one for part in parts if (one := padding(part)) is not None]
         if found:
             use.padding = max(found, key=lambda one: one.share)
+
+    def _watch_items(self, use: LoaderUse, iterator: Any) -> None:
+        from perfkit.measure.same_items import SameItems
+
+        use.items = use.items or SameItems(self._instrument)
+        ref = weakref.ref(self)
+        use.items.watch(iterator, lambda: 0 if (live := ref()) is None else live.n_steps)
 
     @staticmethod
     def _compare(use: LoaderUse, parts: list[Any]) -> None:

@@ -265,6 +265,45 @@ def test_advice_to_take_workers_says_that_they_copy_the_data_sets_generator(
     assert "info.dataset" not in str(found)
 
 
+class _Made(Dataset[Any]):
+    """Items that take long to make: from the same text, kept, or with random numbers."""
+
+    def __init__(self, how: str = "") -> None:
+        self.how, self.kept = how, dict[int, Any]()
+        self.generator = np.random.default_rng(0) if how == "own generator" else None
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, i: int) -> Any:
+        if self.how == "kept" and i in self.kept:
+            return self.kept[i]
+        time.sleep(0.001)
+        x = torch.full((8,), float(i))
+        if self.how == "augmented":
+            x *= random.random()
+        if self.how == "drawn":  # equal all the same
+            x += 0 * np.random.random()
+        if self.generator is not None and self.generator.random() < 0.001:
+            x += 1
+        self.kept[i] = {"x": x, "name": f"row {i}"}
+        return self.kept[i]
+
+
+def _made(how: str = "", *, epochs: int = 4) -> None:
+    """An epoch has 6 batches; what is only evaluated is made by another loader than the steps'."""
+    model = _model()
+    options = {"batch_size": 8, "shuffle": True}
+    train = DataLoader(_Made("augmented" if how == "evaluated" else how), **options)
+    checks = DataLoader(_Made(), **options) if how == "evaluated" else ()
+    for _ in range(epochs):
+        _train((batch["x"] for batch in train), model)
+        with torch.no_grad():
+            for batch in checks:
+                model.eval()(batch["x"])
+        model.train()
+
+
 class _Boxes(Dataset[Any]):
     def __len__(self) -> int:
         return 200
@@ -438,6 +477,10 @@ _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         lambda: _train(_from(_Table(), batch_size=64), _model()),
         lambda: _train(_from(_ByBatch(), batch_size=64), _model()),
     ),
+    "items-made-anew": (
+        _made,
+        lambda: _made(epochs=1),
+    ),
     "iterable-not-sharded": (
         lambda: _train(_from(_Unsharded(), num_workers=2), _model()),
         lambda: _train(_from(_Stream(shards=True), num_workers=2), _model()),
@@ -552,6 +595,45 @@ def test_weights_that_go_to_a_file_are_no_average() -> None:
     saved = found["saves-often"]
     assert saved.line is not None and "torch.save(" in saved.line  # noqa: PT018
     assert "step % 500" in saved.what_to_do
+
+
+@pytest.mark.parametrize("how", ["kept", "augmented", "drawn", "own generator", "evaluated"])
+def test_items_that_are_kept_random_or_evaluated_are_not_to_be_kept(how: str) -> None:
+    assert "items-made-anew" not in _found(lambda: _made(how))
+
+
+def test_items_are_compared_without_asking_for_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what does not fit in memory is to be kept in a file; nothing stays at the iterator."""
+    asked: list[int] = []
+    get = _Made.__getitem__
+    monkeypatch.setattr(_Made, "__getitem__", lambda self, i: (asked.append(i), get(self, i))[1])
+    monkeypatch.setattr("perfkit.advice.state.data.memory_bytes", lambda: 4096)
+    loader = DataLoader(_Made(), batch_size=8, shuffle=True)
+    iterators = []
+
+    def loop() -> None:
+        for _ in range(4):
+            iterators.append(iter(loader))
+            _train((batch["x"] for batch in iterators[-1]), _model())
+
+    random.seed(3)
+    drawn = random.getstate()
+    found = _found(loop)["items-made-anew"]
+    assert random.getstate() == drawn
+    assert len(asked) == 4 * 48
+    assert all("fetch" not in vars(one._dataset_fetcher) for one in iterators)
+    assert all(one._dataset_fetcher.collate_fn is loader.collate_fn for one in iterators)
+    assert "open_memmap" in found.what_to_do
+    assert any("48 items of" in said for said in found.evidence)
+
+    def a_part() -> None:
+        _train((batch["x"] for batch in loader), _model())
+        iterators.append(iter(loader))
+        _train((next(iterators[-1])["x"] for _ in range(3)), _model())
+        assert "fetch" in vars(iterators[-1]._dataset_fetcher)  # what it looks for may yet come
+
+    assert "items-made-anew" not in _found(a_part)
+    assert "fetch" not in vars(iterators[-1]._dataset_fetcher)
 
 
 def test_a_sharded_stream_behind_methods_of_its_own_is_no_finding() -> None:

@@ -14,6 +14,7 @@ import torch
 
 from perfkit.advice.findings import Finding, amdahl, fact
 from perfkit.advice.state import alive, state
+from perfkit.base.machine._host import memory_bytes
 from perfkit.base.source import line_of, name_of, only_line_with
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_s, fmt_share, plural
 from perfkit.measure.live import Live
@@ -27,6 +28,10 @@ _LEAST_STARTS = 0.05
 # Samples of a table: smaller ones cost more to fetch and collate than to copy.
 _SMALL_SAMPLE_BYTES = 4096
 _LEAST_BATCH = 16
+# To keep an item gains nothing where it takes less to make; of memory, what may be kept.
+_LEAST_ITEM_S, _MOST_KEPT = 1e-4, 0.25
+# What an item takes beside its numbers: its tensors are Python objects.
+_OBJECT_BYTES = 1024
 # Objects of a data set that are looked at for what they hold.
 _MOST_HELD = 256
 # Each tensor from a worker has a file descriptor of its own, some 50 µs; of fewer nobody knows.
@@ -159,6 +164,37 @@ def many_tensors(live: Live) -> Iterator[Finding]:
             "    return fields, torch.tensor([len(next(iter(e.values()))) for e in examples])\n"
             "boxes = fields['boxes'].split(lengths.tolist())  # in the loop: views, no copies",
             line=line_of(loader.collate_fn) or only_line_with(_LOADER),
+            acts_on=("data wait",),
+        )
+
+
+@state
+def made_anew(live: Live) -> Iterator[Finding]:
+    """The same items are made in each epoch, and that takes time."""
+    for use, loader in alive(live.loaders):
+        items = use.items
+        if items is None or not items.are_same or items.item_s < _LEAST_ITEM_S:
+            continue
+        if _generator_in(loader.dataset) is not None:
+            continue
+        n_bytes = items.n_items * items.item_bytes
+        size = f"{plural(items.n_items, 'item')} of {fmt_bytes(items.item_bytes)}"
+        size += f": {fmt_bytes(n_bytes)}"
+        yield fact(
+            "items-made-anew",
+            f"{items.name} makes the same items anew in each epoch",
+            (
+                f"{plural(items.n_compared, 'item')} that came in two epochs were the same, and no "
+                f"random number was drawn for them; {fmt_s(items.item_s)} an item or more",
+                f"{size} to keep",
+            ),
+            "items = [dataset[i] for i in range(len(dataset))]  # once, before the loop\n"
+            f"loader = DataLoader(items, ...)  # {size}"
+            if n_bytes + items.n_items * _OBJECT_BYTES < memory_bytes() * _MOST_KEPT
+            else f"# too much for memory ({size}, and objects):\n"
+            "# write what __getitem__ makes to a file once (np.lib.format.open_memmap)\n"
+            'rows = np.load("items.npy", mmap_mode="r")  # in __init__',
+            line=items.line or only_line_with(_LOADER),
             acts_on=("data wait",),
         )
 

@@ -1,0 +1,137 @@
+"""Whether a data set makes the same items again in each epoch, seen in what the run asks it for."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+import time
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from perfkit.base import torch_compat
+from perfkit.base.instrument import Instrument
+from perfkit.base.source import line_of, name_of
+
+# So many items are kept in mind, none of more bytes, and of so many it must be seen.
+_MOST_ITEMS, _MOST_BYTES, _LEAST_ITEMS = 8, 2**22, 4
+# Batches whose time is taken, at least.
+_LEAST_BATCHES = 4
+
+
+class SameItems:
+    """Remembers a few items of the first epoch, and compares them with those of later ones.
+
+    It watches a part of each epoch's batches until it knows, and asks the data set for nothing.
+
+    Attributes:
+        are_same: as far as was seen; None until then.
+        item_s: the least seconds that an item took, the mean of a batch, in epochs after the first.
+        n_compared, n_items, name, line: of the data set, and of its ``__getitem__``.
+    """
+
+    def __init__(self, instrument: Instrument) -> None:
+        self._instrument = instrument
+        self.are_same: bool | None = None
+        self.n_compared = self.n_items = self._n_batches = 0
+        self.item_s = math.inf
+        self.name = ""
+        self.line: str | None = None
+        self._first: dict[int, tuple[int, int]] = {}
+        self._undo: Callable[[], None] | None = None
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of the numbers and texts in an item."""
+        return sum(n for _, n in self._first.values()) // max(len(self._first), 1)
+
+    def watch(self, iterator: Any, steps: Callable[[], int]) -> None:
+        """An epoch has begun; ``steps`` counts those that are over."""
+        self.stop()
+        if self.are_same is not None:
+            return
+        dataset: Any = getattr(getattr(iterator, "_dataset_fetcher", None), "dataset", None)
+        try:
+            self.n_items = len(dataset)
+        except Exception:  # without a length, or its own raises
+            return
+        while type(dataset).__module__.startswith("torch.") and hasattr(dataset, "dataset"):
+            dataset = dataset.dataset  # a Subset
+        self.name = name_of(dataset)
+        self.line = line_of(getattr(type(dataset), "__getitem__", None))
+        asked = partial(self._asked, not self._first, steps, steps())
+        self._undo = torch_compat.watch_items(iterator, self._instrument.hook(asked))
+
+    def stop(self) -> None:
+        """Watch this epoch no more."""
+        undo, self._undo = self._undo, None
+        if undo is not None:
+            undo()
+
+    def _asked(
+        self, is_first: bool, steps: Callable[[], int], from_step: int, indices: Any
+    ) -> Callable[[Any], None]:
+        whole = [(at, one) for at, one in enumerate(indices) if isinstance(one, int)]
+        wanted = whole[:_MOST_ITEMS] if is_first else [x for x in whole if x[1] in self._first]
+        before = _random_states() if wanted else b""
+        began_s = time.perf_counter()
+
+        def end(items: Any) -> None:
+            item_s = (time.perf_counter() - began_s) / max(len(items), 1)
+            draws = wanted and before != _random_states()
+            for at, index in wanted:
+                one = _print(items[at])
+                if draws or one is None or self._first.setdefault(index, one) != one:
+                    self.are_same = False
+            if is_first:
+                if len(self._first) >= _MOST_ITEMS or self.are_same is not None:
+                    self.stop()
+                return
+            self.item_s = min(self.item_s, item_s)
+            self._n_batches += 1
+            self.n_compared += len(wanted)
+            enough = self._n_batches >= _LEAST_BATCHES and self.n_compared >= _LEAST_ITEMS
+            # what no step is made of is an evaluation
+            if self.are_same is None and enough and steps() > from_step:
+                self.are_same = True
+            if self.are_same is not None:
+                self.stop()
+
+        return self._instrument.hook(end)
+
+
+def _random_states() -> bytes:
+    with torch_compat.without_modes():
+        of_torch = torch.get_rng_state().numpy().tobytes()
+    return pickle.dumps((random.getstate(), np.random.get_state(), of_torch))
+
+
+def _print(item: Any) -> tuple[int, int] | None:
+    """A checksum of an item, and its bytes; None for what is not of numbers and texts."""
+    if isinstance(item, torch.Tensor | np.ndarray):
+        if item.nbytes > _MOST_BYTES:
+            return None
+        try:
+            with torch_compat.without_modes():
+                if isinstance(item, torch.Tensor):
+                    item = item.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+            numbers: Any = np.ascontiguousarray(item).reshape(-1).view(np.uint8)
+            return zlib.crc32(numbers), item.nbytes
+        except (RuntimeError, TypeError, ValueError):  # on a device, sparse, of objects …
+            return None
+    if isinstance(item, dict):
+        item = [part for pair in item.items() for part in pair]
+    if isinstance(item, list | tuple) and len(item) <= 4096:
+        prints = [_print(part) for part in item]
+        known = [one for one in prints if one is not None]
+        whole = zlib.crc32(repr([one[0] for one in known]).encode())
+        return (whole, sum(one[1] for one in known)) if len(known) == len(prints) else None
+    if isinstance(item, int | float | complex | str | bytes | np.generic | None):
+        text = repr(item).encode()
+        return zlib.crc32(text), len(text)
+    return None
