@@ -279,9 +279,6 @@ class Live:
             with self._instrument.guard("the last look"):
                 self._look()
         self._silence()
-        for use in self.loaders.values():
-            if use.items is not None:
-                use.items.stop()
         self._instrument.take_back(self.undo)
         # a cycle would keep this, and what it met, until the collector runs
         self._asked, self._is_ours, self._shorter = None, bool, None
@@ -474,7 +471,9 @@ class Live:
     def _watch_items(self, use: LoaderUse, iterator: Any) -> None:
         from perfkit.measure.same_items import SameItems
 
-        use.items = use.items or SameItems(self._instrument)
+        if use.items is None:
+            use.items = SameItems(self._instrument)
+            self.undo.append(use.items.stop)
         ref = weakref.ref(self)
         use.items.watch(iterator, lambda: 0 if (live := ref()) is None else live.n_steps)
 

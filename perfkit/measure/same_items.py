@@ -16,7 +16,6 @@ import torch
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Instrument
-from perfkit.base.source import line_of, name_of
 
 # So many items are kept in mind, none of more bytes, and of so many it must be seen.
 _MOST_ITEMS, _MOST_BYTES, _LEAST_ITEMS = 8, 2**22, 4
@@ -32,16 +31,14 @@ class SameItems:
     Attributes:
         are_same: as far as was seen; None until then.
         item_s: the least seconds that an item took, the mean of a batch, in epochs after the first.
-        n_compared, n_items, name, line: of the data set, and of its ``__getitem__``.
+        n_compared: items that came again.
     """
 
     def __init__(self, instrument: Instrument) -> None:
         self._instrument = instrument
         self.are_same: bool | None = None
-        self.n_compared = self.n_items = self._n_batches = 0
+        self.n_compared = self._n_batches = 0
         self.item_s = math.inf
-        self.name = ""
-        self.line: str | None = None
         self._first: dict[int, tuple[int, int]] = {}
         self._undo: Callable[[], None] | None = None
 
@@ -53,19 +50,9 @@ class SameItems:
     def watch(self, iterator: Any, steps: Callable[[], int]) -> None:
         """An epoch has begun; ``steps`` counts those that are over."""
         self.stop()
-        if self.are_same is not None:
-            return
-        dataset: Any = getattr(getattr(iterator, "_dataset_fetcher", None), "dataset", None)
-        try:
-            self.n_items = len(dataset)
-        except Exception:  # without a length, or its own raises
-            return
-        while type(dataset).__module__.startswith("torch.") and hasattr(dataset, "dataset"):
-            dataset = dataset.dataset  # a Subset
-        self.name = name_of(dataset)
-        self.line = line_of(getattr(type(dataset), "__getitem__", None))
-        asked = partial(self._asked, not self._first, steps, steps())
-        self._undo = torch_compat.watch_items(iterator, self._instrument.hook(asked))
+        if self.are_same is None:
+            asked = partial(self._asked, not self._first, steps, steps())
+            self._undo = torch_compat.watch_items(iterator, self._instrument.hook(asked))
 
     def stop(self) -> None:
         """Watch this epoch no more."""
@@ -120,8 +107,8 @@ def _print(item: Any) -> tuple[int, int] | None:
             with torch_compat.without_modes():
                 if isinstance(item, torch.Tensor):
                     item = item.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-            numbers: Any = np.ascontiguousarray(item).reshape(-1).view(np.uint8)
-            return zlib.crc32(numbers), item.nbytes
+            item = np.ascontiguousarray(item).reshape(-1).view(np.uint8)
+            return zlib.crc32(item.data), item.nbytes
         except (RuntimeError, TypeError, ValueError):  # on a device, sparse, of objects …
             return None
     if isinstance(item, dict):

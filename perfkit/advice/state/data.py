@@ -175,14 +175,16 @@ def made_anew(live: Live) -> Iterator[Finding]:
         items = use.items
         if items is None or not items.are_same or items.item_s < _LEAST_ITEM_S:
             continue
-        if _generator_in(loader.dataset) is not None:
+        dataset = loader.dataset
+        if _generator_in(dataset) is not None or not hasattr(dataset, "__len__"):
             continue
-        n_bytes = items.n_items * items.item_bytes
-        size = f"{plural(items.n_items, 'item')} of {fmt_bytes(items.item_bytes)}"
-        size += f": {fmt_bytes(n_bytes)}"
+        n, one_bytes = len(dataset), items.item_bytes
+        size = f"{plural(n, 'item')} of {fmt_bytes(one_bytes)}: {fmt_bytes(n * one_bytes)}"
+        while type(dataset).__module__.startswith("torch.") and hasattr(dataset, "dataset"):
+            dataset = dataset.dataset  # a Subset
         yield fact(
             "items-made-anew",
-            f"{items.name} makes the same items anew in each epoch",
+            f"{name_of(dataset)} makes the same items anew in each epoch",
             (
                 f"{plural(items.n_compared, 'item')} that came in two epochs were the same, and no "
                 f"random number was drawn for them; {fmt_s(items.item_s)} an item or more",
@@ -190,11 +192,11 @@ def made_anew(live: Live) -> Iterator[Finding]:
             ),
             "items = [dataset[i] for i in range(len(dataset))]  # once, before the loop\n"
             f"loader = DataLoader(items, ...)  # {size}"
-            if n_bytes + items.n_items * _OBJECT_BYTES < memory_bytes() * _MOST_KEPT
+            if n * (one_bytes + _OBJECT_BYTES) < memory_bytes() * _MOST_KEPT
             else f"# too much for memory ({size}, and objects):\n"
             "# write what __getitem__ makes to a file once (np.lib.format.open_memmap)\n"
             'rows = np.load("items.npy", mmap_mode="r")  # in __init__',
-            line=items.line or only_line_with(_LOADER),
+            line=line_of(type(dataset).__getitem__) or only_line_with(_LOADER),
             acts_on=("data wait",),
         )
 
