@@ -101,9 +101,9 @@ def _random_states() -> bytes:
 def _print(item: Any) -> tuple[int, int] | None:
     """A checksum of an item, and its bytes; None for what is not of numbers and texts."""
     if isinstance(item, torch.Tensor | np.ndarray):
-        if item.nbytes > _MOST_BYTES:
-            return None
         try:
+            if item.nbytes > _MOST_BYTES:
+                return None
             with torch_compat.without_modes():
                 if isinstance(item, torch.Tensor):
                     item = item.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
