@@ -10,7 +10,7 @@ from typing import Any
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import MAY_WAIT, MOST_GAIN, Finding, amdahl, interval
-from perfkit.advice.line_kinds import GROWS
+from perfkit.advice.line_kinds import GROWS, OTHER
 from perfkit.advice.outside import LARGE, OF_LOADING, outside, steps_grow
 from perfkit.advice.rules import rules
 from perfkit.advice.rules.host import overhead
@@ -116,8 +116,9 @@ def diagnose(
     found = _joined(_without_the_same(facts, state), _without_the_same(found, state))
     found = _places_first(_each_line_once(found), bound.bound_by)
     # within the steps and outside of them: what gains more says it
-    first_said = {(f.title, f.line): f for f in reversed(found)}
-    found = [_with_doubt(f, case, busy) for f in found if first_said[f.title, f.line] is f]
+    earliest = {(said, f.line): f for f in reversed(found) for said in _once(f)}
+    found = [f for f in found if all(earliest[said, f.line] is f for said in _once(f))]
+    found = [_with_doubt(f, case, busy) for f in found]
     for remark in (f for f in state if f.beside):
         found = [
             replace(f, what_to_do=f"{f.what_to_do}\n{remark.what_to_do}")
@@ -218,15 +219,24 @@ def _places_first(found: list[Finding], bound_by: str) -> list[Finding]:
 
 def _each_line_once(found: list[Finding]) -> list[Finding]:
     """What is known of a line by itself, or what a rule says of it: the one that knows a cause."""
+    timed = ("hottest-line", "slow-line")
+    vague = [f for f in found if f.rule == "host-python" and f.what_to_do == OTHER.what_to_do]
+    told = {f.line for f in found if f.line and f not in vague and f.rule not in timed}
     loads = {f.line for f in found if f.rule.startswith("dataloader-")}
-    causes = {f.line for f in found if f.rule not in ("hottest-line", "slow-line")} - loads
+    causes = {f.line for f in found if f.rule not in timed} - loads
     slow = {f.line for f in found if f.rule == "slow-line"} - causes
     said_by = {"slow-line": causes, "hottest-line": causes | loads}
     return [
         f
         for f in found
         if f.line not in said_by.get(f.rule, slow if f.rule.startswith("dataloader-") else ())
+        and not (f in vague and f.line in told)
     ]
+
+
+def _once(finding: Finding) -> tuple[str, ...]:
+    """What is told of a line once: a cure, too, whatever it is called."""
+    return (finding.title, finding.what_to_do) if finding.line else (finding.title,)
 
 
 # What says of a line how much time it takes, and not why.
@@ -235,6 +245,7 @@ _TIMED = ("outside-the-steps", "steps-grow")
 _SAYS_MORE = {
     "own-profiler": ("host-python",),
     "empty-cache": ("device-allocations",),
+    "gc-collect": ("gc-pauses",),
     "workers-restarted": ("dataloader-slow-workers", "dataloader-few-workers"),
     "hooks-multiply": ("steps-grow", "graphs-kept", "tensors-kept"),
     "iterable-not-sharded": ("dataloader-slow-workers", "dataloader-few-workers"),

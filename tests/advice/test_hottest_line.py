@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import logging
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
 import perfkit
+from perfkit.advice.findings import Finding
+
+logger = logging.getLogger("perfkit.tests.gates")
 
 
 def _slow_metric(x: torch.Tensor) -> float:
@@ -69,3 +76,40 @@ def test_lines_that_every_loop_has_say_nothing() -> None:
 
     found = perfkit.profile(step, repeat=40).diagnosis.findings
     assert not any(f.rule == "hottest-line" and ".backward(" in (f.line or "") for f in found)
+
+
+def _told_of(log: Callable[[torch.Tensor], object], repeat: int) -> list[Finding]:
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def step() -> None:
+        y = model(torch.randn(64, 64))
+        y.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        log(y)
+
+    return list(perfkit.profile(step, repeat=repeat).diagnosis.findings)
+
+
+def _collects(y: torch.Tensor) -> None:
+    gc.collect()
+
+
+def test_a_collection_in_each_step_is_told_once_and_taken_out() -> None:
+    """In a helper that has no number of the step: nothing there could count to a thousand."""
+    found = {f.rule: f for f in _told_of(_collects, 10)}
+    assert found["gc-collect"].what_to_do.startswith("# take the call out")
+    assert {"gc-pauses", "host-python", "hottest-line"}.isdisjoint(found)
+
+
+def _logs(y: torch.Tensor) -> None:
+    for _ in range(60):
+        logger.debug(f"gates {y}")
+
+
+def test_a_line_with_one_cure_is_told_once() -> None:
+    """Many small operators, and Python between them: both of them are the log's."""
+    told = [(f.line, f.what_to_do) for f in _told_of(_logs, 10) if f.line]
+    assert any("log(...)" in cure for _, cure in told)
+    assert len(told) == len(set(told))

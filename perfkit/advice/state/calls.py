@@ -30,7 +30,7 @@ _NEEDLESS = {
     "gc.collect": (
         "gc-collect",
         "each looks at every object of the process",
-        "if step % 1000 == 0:  # or not at all: tensors are freed without it\n    gc.collect()",
+        "# take the call out, or collect once an epoch: tensors are freed without it",
         ("other",),
     ),
     "torch.cuda.synchronize": (
