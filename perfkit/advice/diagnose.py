@@ -201,13 +201,17 @@ def _places_first(found: list[Finding], bound_by: str) -> list[Finding]:
         f.rule == "outside-the-steps" and f.cures == OF_LOADING and "DataLoader" not in f.what_to_do
         for f in found
     )
+    # a line that makes the items slow has a cure of its own
+    knows_line = any(f.rule == "slow-line" and f.cures == OF_LOADING for f in found)
 
     def rank(f: Finding) -> tuple[bool, bool, float, bool, bool, str]:
         is_general = (has_place and f.rule in _VAGUE and f.line is None) or (
             slow_loading and f.rule.startswith("dataloader-")
         )
+        is_general = is_general or (knows_line and f.rule == "items-made-anew")
         small = bool(f.acts_on) and f.gain_at_most < _LEADS
-        leads = (f.is_state and not (small and is_told_where)) or f.title == GROWS.title
+        leads = f.is_state and not (is_general or (small and is_told_where))
+        leads = leads or f.title == GROWS.title
         is_whole = f.rule in _MODELS
         # as it is printed: of two that are alike, what the verdict is about
         gain = round(min(f.gain_at_most, least) if is_whole else f.gain_at_most, 1)

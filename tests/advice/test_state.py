@@ -620,6 +620,22 @@ def test_items_that_are_kept_random_or_evaluated_are_not_to_be_kept(how: str) ->
     assert "switched off" not in str(p.result.warnings)
 
 
+def test_a_line_that_makes_items_slow_comes_before_the_items(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frame = pytest.importorskip("pandas").DataFrame({"x": range(48)})
+
+    def get(self: _Made, i: int) -> dict[str, torch.Tensor]:
+        x = [frame.iloc[i]["x"] for _ in range(40)][0]  # noqa: RUF015
+        return {"x": torch.full((8,), float(x))}
+
+    monkeypatch.setattr(_Made, "__getitem__", get)
+    with perfkit.profile() as p:
+        _made()
+    rules = [f.rule for f in p.result.diagnosis.findings]
+    assert rules.index("slow-line") < rules.index("items-made-anew")
+
+
 def test_items_are_compared_without_asking_for_any(monkeypatch: pytest.MonkeyPatch) -> None:
     """And what does not fit in memory is to be kept in a file; nothing stays at the iterator."""
     asked: list[int] = []
