@@ -35,11 +35,6 @@ _MOST_LEVELS = 2_000
 # A frame that is as the last look saw it has the same code, but if that was freed and made anew.
 _ASKED_EVERY = 10
 _TRIES = 4
-# A late look at a child has waited for a free core, which there is where the child sleeps or has
-# just been stopped: such lines would be seen too often. A timer and a free core take less than
-# this; and where all looks are late, some are taken all the same.
-_LATE_S = 500e-6
-_LONGEST_GAP_S = 0.03  # between looks at the only child
 _WINDOW_BYTES = 4096  # a page: frames lie one after the other, most come with the first read
 _THREAD_BYTES = 640
 _LONGEST_NAME = 4096
@@ -101,7 +96,6 @@ class Process:
         self._before: dict[tuple[int, ...], int] = {}  # the last look's frames
         self._known: dict[tuple[int, ...], int] = {}  # what says which code it is → its number
         self._n_looks = self.n_missed = 0
-        self.seen_ns = 0
 
     def close(self) -> None:
         os.close(self._file)
@@ -269,16 +263,14 @@ class Looks:
         self._at_ns, self._who, self._stacks = array("q"), array("q"), array("q")
         self._keep_every = 1
 
-    def look(self, due_s: float) -> None:
-        """At the thread, and at one of the children, as was due then."""
-        is_late = time.perf_counter() - due_s > _LATE_S
+    def look(self) -> None:
+        """At the thread, and at one of the children."""
         if self._main is not None and not self._one(self._main):
             self._main = None
         if self._children:
             self._next_child = (self._next_child + 1) % len(self._children)
             child = list(self._children.values())[self._next_child]
-            gap_s = _LONGEST_GAP_S * len(self._children) if is_late else 0.0
-            if not self._one(child, gap_s) or child.n_missed > _MOST_MISSED:
+            if not self._one(child) or child.n_missed > _MOST_MISSED:
                 self._children.pop(child.pid).close()
         if len(self._at_ns) > _MOST_SAMPLES:
             self._at_ns, self._who, self._stacks = (
@@ -286,11 +278,8 @@ class Looks:
             )
             self._keep_every *= 2
 
-    def _one(self, process: Process, gap_s: float = 0.0) -> bool:
-        """Look at it, if it was last seen so long ago; False where it is over."""
+    def _one(self, process: Process) -> bool:
         at_ns = time.perf_counter_ns()
-        if at_ns - process.seen_ns < gap_s * 1e9:
-            return True
         try:
             stack = process.stack()
         except OSError:  # it is over
@@ -299,7 +288,6 @@ class Looks:
             self._at_ns.append(at_ns)
             self._who.append(0 if process is self._main else process.pid)
             self._stacks.append(stack)
-            process.seen_ns = at_ns
         return True
 
     def look_for_children(self) -> None:
@@ -362,7 +350,7 @@ def main() -> None:
             if said:
                 _answer(looks.take())
             return
-        looks.look(next_s)
+        looks.look()
         if next_s >= children_s:
             if not os.path.exists(watched):  # a process that it forked holds the input open
                 return

@@ -6,17 +6,14 @@ import multiprocessing
 import subprocess
 import sys
 import time
-from array import array
 from collections import Counter
 from collections.abc import Callable
-from multiprocessing.synchronize import Event
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from perfkit.base import line_sampler, stack_reader
+from perfkit.base import line_sampler
 from perfkit.base.frame_layout import frame_layout
 from perfkit.base.line_sampler import LineSampler, Samples
 from tests.left_running import assert_nothing_runs
@@ -24,7 +21,6 @@ from tests.left_running import assert_nothing_runs
 pytestmark = pytest.mark.serial
 
 WORDS = [str(i * 7919 % 100_003) for i in range(40_000)]
-FORK = multiprocessing.get_context("fork")
 ARRAY, TENSOR = np.ones((400, 400)), torch.ones(1000, 1000)
 
 
@@ -121,47 +117,6 @@ def test_processes_that_it_starts_are_seen_too(context: str) -> None:
     functions = {frame.function for look in samples.children for frame in look.stack}
     assert "_holds_the_lock" in functions
     assert "_holds_the_lock" not in {f.function for x in samples.thread for f in x.stack}
-
-
-def _waits(began: Event, over: Event) -> None:
-    began.set()
-    over.wait()
-
-
-def _waits_for_a_child(began: Event, over: Event) -> None:
-    child = FORK.Process(target=_waits, args=(began, over))
-    child.start()
-    child.join()
-
-
-@pytest.mark.skipif(frame_layout() is None, reason="frames cannot be read from outside here")
-def test_a_look_at_a_child_that_waited_for_a_core_is_left_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It saw a worker's sleep too often; where all come late, some count all the same."""
-    layout, began, over = frame_layout(), FORK.Event(), FORK.Event()
-    assert layout is not None
-    parent = FORK.Process(target=_waits_for_a_child, args=(began, over))
-    parent.start()
-    try:
-        began.wait()
-        pid = parent.pid or 0
-        looks = stack_reader.Looks(pid, pid, layout, stack_reader.Codes())
-        looks.look_for_children()
-        now_ns = 0
-        clock = SimpleNamespace(perf_counter=lambda: now_ns / 1e9, perf_counter_ns=lambda: now_ns)
-        monkeypatch.setattr(stack_reader, "time", clock)
-        for due_ms, taken_ms in [(100, 100), (110, 114), (120, 120), (130, 134), (150, 154)]:
-            now_ns = taken_ms * 10**6
-            looks.look(due_ms / 1e3)
-    finally:
-        over.set()
-        parent.join()
-    taken = looks.take()
-    at_ns, who = (array("q", bytes.fromhex(str(taken[name]))) for name in ("at_ns", "who"))
-    of_child = [ns // 10**6 for ns, pid in zip(at_ns, who, strict=True) if pid]
-    of_thread = [ns // 10**6 for ns, pid in zip(at_ns, who, strict=True) if not pid]
-    assert (of_thread, of_child) == ([100, 114, 120, 134, 154], [100, 120, 154])
 
 
 @pytest.mark.parametrize("why", ["no layout", "no reader", "another stack"])
