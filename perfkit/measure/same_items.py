@@ -44,7 +44,7 @@ class SameItems:
 
     @property
     def item_bytes(self) -> int:
-        """Bytes of the numbers and texts in an item."""
+        """Bytes that the numbers and texts of an item keep in memory."""
         return sum(n for _, n in self._first.values()) // max(len(self._first), 1)
 
     def watch(self, iterator: Any, steps: Callable[[], int]) -> None:
@@ -73,7 +73,7 @@ class SameItems:
             draws = wanted and before != _random_states()
             for at, index in wanted:
                 one = _print(items[at])
-                if draws or one is None or self._first.setdefault(index, one) != one:
+                if draws or one is None or self._first.setdefault(index, one)[0] != one[0]:
                     self.are_same = False
             if is_first:
                 if len(self._first) >= _MOST_ITEMS or self.are_same is not None:
@@ -99,16 +99,18 @@ def _random_states() -> bytes:
 
 
 def _print(item: Any) -> tuple[int, int] | None:
-    """A checksum of an item, and its bytes; None for what is not of numbers and texts."""
+    """A checksum of an item, and the bytes that it keeps; None where it is no numbers or texts."""
     if isinstance(item, torch.Tensor | np.ndarray):
         try:
             if item.nbytes > _MOST_BYTES:
                 return None
+            n_bytes = item.nbytes
             with torch_compat.without_modes():
                 if isinstance(item, torch.Tensor):
+                    n_bytes = item.untyped_storage().nbytes()  # a view keeps all of it
                     item = item.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
             item = np.ascontiguousarray(item).reshape(-1).view(np.uint8)
-            return zlib.crc32(item.data), item.nbytes
+            return zlib.crc32(item.data), n_bytes
         except (RuntimeError, TypeError, ValueError):  # on a device, sparse, of objects …
             return None
     if isinstance(item, dict):

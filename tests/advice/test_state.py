@@ -292,6 +292,8 @@ class _Made(Dataset[Any]):
         x = torch.full((8,), float(i))
         if self.how == "augmented":
             x *= random.random()
+        if self.how == "views":
+            x = x.repeat(10_000, 1)[0]
         if self.how == "drawn":  # equal all the same
             x += 0 * np.random.random()
         if self.generator is not None and self.generator.random() < 0.001:
@@ -634,6 +636,14 @@ def test_a_line_that_makes_items_slow_comes_before_the_items(
         _made()
     rules = [f.rule for f in p.result.diagnosis.findings]
     assert rules.index("slow-line") < rules.index("items-made-anew")
+
+
+def test_an_item_that_is_a_view_keeps_all_that_it_is_a_part_of(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perfkit.advice.state.data.memory_bytes", lambda: 2**24)
+    found = [_found(lambda how=how: _made(how))["items-made-anew"] for how in ("", "views")]
+    assert ["open_memmap" in one.what_to_do for one in found] == [False, True]
 
 
 def test_items_are_compared_without_asking_for_any(monkeypatch: pytest.MonkeyPatch) -> None:
