@@ -419,10 +419,7 @@ class Case:
         return lines[0].shown if lines else None
 
     def dims(self, position: int) -> list[list[int]]:
-        """The sizes of what an op was given, a list an argument; empty where none were recorded.
-
-        An argument that is no tensor, and a tensor without dimensions, have an empty list.
-        """
+        """The sizes of what an op was given, a list an argument: empty for what is no tensor."""
         index = int(self.trace.dims_id[self.nesting.rows[position]])
         dims = json.loads(self.trace.input_dims[index]) if index >= 0 else []
         shapes = dims if isinstance(dims, list) else []

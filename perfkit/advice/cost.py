@@ -53,7 +53,6 @@ class BreakEven:
     Attributes:
         saved_per_run: what a run costs less since; negative where it costs more.
         saved_hours_per_run: how many hours sooner it ends.
-        work_hours: spent on it.
         runs: after so many runs the work is paid; None where nothing is saved.
     """
 
@@ -69,12 +68,10 @@ class StepElsewhere:
     """The recorded step on another device; all predicted.
 
     Attributes:
-        device: name of its data sheet.
         ms: length of the step, each operator as far from its lower bound as recorded.
         low_ms, high_ms: all as close to it, or as far from it, as the closest tenth and the
             farthest tenth of the recorded operators' time.
         share_kept: share of the recorded step that does not depend on the device.
-        doubts: what the band does not cover.
     """
 
     device: str

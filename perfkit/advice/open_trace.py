@@ -42,13 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Questions(Shown):
-    """What can be asked of a trace.
-
-    Attributes:
-        names: of the questions, for ``ask`` and ``--ask``.
-        asks: each in words.
-        options: the options of each, as in a call; empty where there are none.
-    """
+    """What can be asked of a trace: ``names`` for ``ask`` and ``--ask``, in words, with options."""
 
     names: tuple[str, ...]
     asks: tuple[str, ...]
@@ -82,7 +76,6 @@ class OpenTrace(Shown):
 
     Attributes:
         file: the trace's file; empty if it was given as bytes or as a :class:`Trace`.
-        trace, steps: its events, and its steps.
     """
 
     def __init__(self, trace: Trace, file: str = "") -> None:

@@ -57,18 +57,13 @@ class Profile(Shown):
 
     Attributes:
         breakdown: where the steps' time went.
-        operators: sorted by self time.
         lines: of all steps like these, sorted by share of samples; empty for a trace from a file.
         worker_lines: the same of the DataLoader's workers, of the whole code.
         process_lines: the same of other processes that the code starts.
-        syncs: host-device syncs, sorted by cost.
-        diagnosis: what bounds the step, and what to do.
         step: the profiled steps' lengths in ms (median, interval, n), without empty steps.
-        cost: what profiling cost; None for a trace from a file.
-        n_steps: number of profiled steps.
-        coverage: which part of the code the figures describe; None for a trace from a file.
-        elsewhere: the code's time outside steps like these; None for a trace from a file.
-        busy: what else the machine was doing; None for a trace from a file.
+        cost, coverage, elsewhere, busy: what profiling cost, which part of the code the figures
+            describe, its time outside steps like these, and what else the machine was doing; None
+            for a trace from a file.
         nothing: why there is nothing to explain; empty if operators were recorded.
         is_piece: whether no step was found, so that all figures are of the whole as one piece.
         compiled: what ``torch.compile`` did in the whole code, not only in the profiled steps; None

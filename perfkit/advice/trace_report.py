@@ -47,9 +47,8 @@ class TraceReport(Shown):
     Attributes:
         profile: the explanation of ``file``; of several ranks, the one that holds the others up, or
             the first.
-        ranks: several files only: :func:`describe` of each, sorted by rank, then name.
-        comparison: several files only: which rank is slow, who waits for whom.
-        other: with ``diff``, the file to compare with.
+        ranks, comparison: several files only: :func:`describe` of each, sorted by rank, then name;
+            which rank is slow, who waits for whom.
         diff: the comparison of ``file`` with ``other``; None without ``diff``.
         answers: question → what the trace answers, for a page; empty unless asked for.
     """

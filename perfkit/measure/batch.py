@@ -153,13 +153,7 @@ def _zipped(batch: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Padding:
-    """Padding of a batch of sequences.
-
-    Attributes:
-        rows, length: the batch's size.
-        share: of its positions that are padding, 0 to 1.
-        longest: positions of its longest row.
-    """
+    """Padding of a batch of sequences: its size, the padded share of it, and the longest row."""
 
     rows: int
     length: int

@@ -32,7 +32,6 @@ class EnergyOf:
     """What one counter saw.
 
     Attributes:
-        what: e.g. ``"CPU package 0"``, ``"GPU 0"``.
         joules_per_step: median of the blocks.
         low, high: least and most of the blocks, in J a step.
         watts: mean while the steps ran.

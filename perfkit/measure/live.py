@@ -95,13 +95,10 @@ class LoaderUse:
     """A DataLoader and what came of it.
 
     Attributes:
-        n_workers: that it starts.
         n_starts: iterators started, one an epoch.
         start_s: seconds that starting them took, with the first batch of each.
-        n_seen: batches that it was seen to hand out.
         padding: of the batches that were looked into, the most padded part.
         equal_batches: whether the first two batches were the same.
-        n_tensors: in the first batch.
         items: of its data set; None where workers make them.
     """
 

@@ -43,11 +43,7 @@ class LoaderCause:
             for the cores) or ``"elsewhere"`` (neither a core nor the disk: a network, a lock, a
             sleep).
         title: the cause in a sentence, without the full stop.
-        evidence: what was seen, with figures, one sentence each.
-        what_to_do: code to change, as a snippet.
         gain_at_most: upper bound of a step's speed-up; 10 at most.
-        formula: how it was computed, with its numbers.
-        doubts: why it may be wrong.
     """
 
     kind: Kind

@@ -80,11 +80,9 @@ class MemoryLook:
     """Memory between two steps.
 
     Attributes:
-        step: how many steps there had been.
         own_bytes: private pages of this process.
         heap_bytes: what malloc has handed out and not got back; None where that is not known.
         free_bytes: what malloc has got back and keeps, in memory or not.
-        device_bytes: of tensors on its GPUs.
         worker_bytes: private pages of each worker of its DataLoaders; empty where none was asked.
         heap_ms: that malloc took to answer.
     """
@@ -100,11 +98,7 @@ class MemoryLook:
 
 @dataclass(frozen=True)
 class Rise:
-    """Memory that grew from look to look.
-
-    Attributes:
-        first, last: steps (or batches) before the first and the last look.
-    """
+    """Memory that grew from look to look; and the steps (or batches) before the first and last."""
 
     first: int
     last: int

@@ -38,7 +38,6 @@ class Steps:
     """The kept steps of a run, and what they were made of, in milliseconds.
 
     Attributes:
-        numbers: from 0.
         step_ms, wait_ms: how long each took, and its data wait.
         phase_ms: of each of :data:`~perfkit.measure.phases.PHASES`; empty where they are not sure.
         gc_ms: in Python's garbage collector; part of the phases.

@@ -16,9 +16,6 @@ class OuterCalls:
 
     The hook goes while a module runs, so that its cost does not grow with the model, and while a
     batch is fetched, whose transforms may be modules.
-
-    Attributes:
-        open: where the hook is of the module that runs; None where none does.
     """
 
     def __init__(self, instrument: Instrument) -> None:

@@ -184,10 +184,7 @@ def _signed_rank(n: int, confidence: float) -> int | None:
 
 
 def _central_share(t: float, freedom: int) -> float:
-    """P(|T| < t) for whole degrees of freedom, in closed form.
-
-    Source: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
-    """
+    """P(|T| < t) for whole degrees of freedom: Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     angle = math.atan(t / math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     odd = freedom % 2 == 1

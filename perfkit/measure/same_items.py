@@ -31,7 +31,6 @@ class SameItems:
     Attributes:
         are_same: as far as was seen; None until then.
         item_s: the least seconds that an item took, the mean of a batch, in epochs after the first.
-        n_compared: items that came again.
     """
 
     def __init__(self, instrument: Instrument) -> None:

@@ -56,8 +56,7 @@ class Update:
         numbers: step numbers from 1, counted over all epochs; the first step of each epoch is left
             out (it starts the loader and would dwarf all others).
         step_ms, wait_ms: their durations and data waits; means where steps were merged.
-        done: steps of this epoch that are over.
-        elapsed_s: seconds since this epoch began.
+        done, elapsed_s: steps of this epoch that are over, and seconds since it began.
         steps_per_s, samples_per_s: since the last update; None if unknown.
         wait_share: data wait as a share of the time since the last update; None without a step.
     """
@@ -113,10 +112,8 @@ class StepTracker:
         hz: updates a second, rarer where they take long.
 
     Attributes:
-        meter: every step, and its data wait.
         samples: of all batches that the steps used; None where one had no size.
         samples_at: the same after ``n_left_out`` steps, which are in no rate.
-        uses_loader: whether a batch came from a loader.
         memory: readings, each with the number of steps before it.
         phase_ns: nanoseconds of each of :data:`~perfkit.measure.phases.PHASES`, of the whole run.
         after_ns: the part of these that came after the last step.

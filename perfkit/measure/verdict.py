@@ -102,13 +102,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class PhaseTime:
-    """A phase of the whole run.
-
-    Attributes:
-        name: one of :data:`~perfkit.measure.phases.PHASES`.
-        seconds: of the training thread, on the host.
-        share: of all phases.
-    """
+    """A phase of the whole run, by the training thread's time on the host; and its share."""
 
     name: str
     seconds: float
@@ -143,14 +137,12 @@ class RunSummary(Shown):
         wall_s: seconds from the beginning to the end of these loops.
         step: duration of a step in ms, without warm-up and first steps of epochs; None if no step
             was completed.
-        mean_step_ms: mean of the same steps.
         wait_share: data wait as a share of the time of these steps, between 0 and 1.
         wait_low, wait_high: its 95 % interval, over 20 stretches of the run; None for few steps.
         batch_size: samples in the largest batch; None if the size is unknown.
         samples_per_s, steps_per_s: over all steps, including the first ones.
         starts_ms: milliseconds until the first batch of each epoch arrived.
         drift: of the step time, if it is clear and at least 5 %.
-        memory: readings and creep; None if there were no readings.
         update_share: share of the run taken by live updates and looking at batches; not part of any
             step. The last update comes after the run, and counts as a part of it.
         n_unfinished: last steps of loops that never asked for another batch (the loop was left, or

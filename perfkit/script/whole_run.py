@@ -81,16 +81,13 @@ class WholeRun(Shown):
     Attributes:
         ended: how it ended: ``"finished"``, ``"raised ValueError"``, ``"ended with exit code 3"``.
         sentence: what bounds its steps, or why that is not known.
-        wall_s: seconds from start to end.
         n_steps: steps: an optimizer stepped, or, where none did, a backward pass ended.
         parts: where the wall time went; they add up to it.
         steps: figures of all steps but the first ones (ms, data wait, samples/s, memory); None
             without a step.
         uses_loader: whether batches came from a DataLoader; if not, ``steps`` knows no data wait.
-        findings: what the run's objects have shown.
         grown: by how much memory grew from step to step, of it and of its loaders' workers; None
             where no finding says so.
-        n_workers: how many of these there were.
         profile: a few recorded steps, explained; None where none was recorded.
         lines: samples of source lines, where nothing was recorded: of the usual steps, or of the
             whole run where it has none.

@@ -37,10 +37,8 @@ class SyncLine(Shown):
 
     Attributes:
         file: the file of the line, as tracebacks name it.
-        line: the line, counted from 1.
         op: what on that line waits, as it was written; several are separated by commas.
         why: what the host waits for.
-        instead: what helps, in general.
         count: how often it happened while the code was watched.
         code: the text of the line; empty where the source is not to be had.
         place: the line as a person names it: ``train.py:12``, ``cell [3], line 5``.
@@ -83,7 +81,6 @@ class SyncLines(list[SyncLine], Shown):
 
     Attributes:
         provenance: predicted, or measured on a GPU, and on which machine.
-        warnings: what makes the list doubtful.
         seen: which part of the program was watched, where that is not all that was run.
         ended_by: name of the exception that ended the code, after which no line was seen; else
             empty.

@@ -29,9 +29,7 @@ class Site(NamedTuple):
     """One instruction of the code to blame.
 
     Attributes:
-        code: the code object whose frame it was.
-        instruction: the offset in it, which tells two calls on one line apart.
-        line: the line, counted from 1.
+        instruction: the offset in ``code``, which tells two calls on one line apart.
         below: the user's file and line that called it, if it is a library's; else None.
     """
 

@@ -73,8 +73,6 @@ class NotedWait(NamedTuple):
     """A place that makes the host wait, as the watch has noted it.
 
     Attributes:
-        site: the user's line.
-        entry: the rule of the catalogue.
         api: name of the Python-level torch function that was running; empty in autograd.
         inside: the line of the library that asked for the value; None if the user did.
         backward: whether it happens when autograd comes back to this line, or in ``.backward()``.
@@ -127,9 +125,7 @@ class SyncWatch:
             left as it is, because what happens in it is looked at too.
 
     Attributes:
-        links: where the tensors are that came along.
         ops: sees the operators, unless somebody ends it.
-        saw_gpu: whether one on a real GPU did.
 
     Raises:
         UsageError: on entry, if a watch is already active.

@@ -90,15 +90,11 @@ def python_objects(live: Live) -> Iterator[Finding]:
 
 
 def many_objects(loader: Any) -> tuple[int, str] | None:
-    """How many objects the largest container of its data set holds, and which one it is.
-
-    None for few, and where workers do not begin as copies of this process: spawned ones copy all at
-    once.
-    """
+    """How many objects the largest container of its data set holds, and which; None for few."""
     import multiprocessing
 
     context = loader.multiprocessing_context or multiprocessing
-    if str(context.get_start_method()) != "fork":
+    if str(context.get_start_method()) != "fork":  # spawned workers copy all at once
         return None
     dataset = loader.dataset
     held = {"": dataset} if isinstance(dataset, list | dict | tuple) else vars(dataset)

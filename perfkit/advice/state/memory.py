@@ -1,8 +1,7 @@
 """Memory that grows with the steps, or with the batches of an evaluation, and what keeps it.
 
-The candidates are asked in the order in which they are usual: the program's own profiler (its
-rule is in ``calls``), a container, autograd graphs, a tensor, the loader's workers, and what no
-object of Python has. Objects are gone through only while memory grows.
+The candidates are asked in the order in which they are usual. Objects are gone through only while
+memory grows.
 """
 
 from __future__ import annotations
@@ -70,16 +69,10 @@ class _Keeper:
     """A container that gains entries with the steps, or a tensor that grows.
 
     Attributes:
-        kind: what it is: ``list`` …
         n, per_step: its entries, and how many a step adds.
         name: the way to it from a variable; empty where none was found.
-        is_bounded: whether it drops the first entries in the end.
         n_seen: the last entries, which the rest is about.
-        shown_bytes: of values.
         storages: bytes that tensors and arrays keep, each once, by address.
-        other_bytes: of other objects.
-        tensor: one of the tensors, weakly.
-        with_graph: whether a tensor leads to an autograd graph.
     """
 
     kind: str
@@ -139,12 +132,9 @@ class _Objects:
     """What there was at one look.
 
     Attributes:
-        sizes: of containers, by ``id``.
-        storages: how many of each size tensors had.
-        nodes: of autograd graphs.
-        blocks: that Python's own allocator had handed out.
-        keeper: the container or the tensor that explains the growth, of this look or an earlier
-            one.
+        sizes, storages: of containers by ``id``, and how many of each size tensors had.
+        nodes, blocks: of autograd graphs, and those that Python's own allocator had handed out.
+        keeper: what explains the growth, of this look or an earlier one.
         more_nodes, more_blocks: by how much these grew, a step; 0 for graphs that do not double.
     """
 

@@ -36,8 +36,6 @@ class Status:
     """What a rank last said of itself; times are by ``time.time``.
 
     Attributes:
-        at_s: when it said so.
-        n_steps: steps so far.
         step_began_s: when the current one began, or the set-up before the first.
         step_ms: median of the last steps; None before there were some.
         line: of the program, where the step takes long; empty where unknown.

@@ -18,10 +18,7 @@ _PATIENCE = datetime.timedelta(seconds=10)
 
 
 def gather(job: Job, environment: Mapping[str, str]) -> bool:
-    """Give what the ranks of this machine left; on the last machine take what all others gave.
-
-    Called once per machine, when its ranks have ended. Tells whether this one was the last.
-    """
+    """Give what this machine's ranks left; tell whether it is the last, which takes all others'."""
     if environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return False  # the store is a rank's, and ends with it
     names = ("MASTER_PORT", "GROUP_RANK", "GROUP_WORLD_SIZE")

@@ -24,10 +24,7 @@ class Job:
     """A job of several processes, and this one's place in it.
 
     Attributes:
-        rank: of this process, from 0.
-        world_size: how many there are.
         here: the ranks on this machine.
-        folder: in which they meet.
         is_kept: whether somebody wants what the folder holds.
         is_lent: whether the folder is that of the process that launched the job, which removes it.
     """

@@ -44,12 +44,10 @@ class RankRun:
     Attributes:
         ended: how it ended, in words that follow its name; ``"died"`` without a word,
             ``"was not seen"``, ``"is still running"``.
-        step_ms: median step; None where unknown.
         phase_ms: phase → ms a step, mean of the run, without what came after the last step of a
             rank that did not finish; empty where unknown.
         wait_ms: its wait for later ranks, ms a step, by phases or collectives; None where unknown.
         memory_bytes: highest reading between steps; None where unknown.
-        samples: of its batches; None where unknown.
         line: where it was when the job hung; empty otherwise.
     """
 
@@ -70,7 +68,6 @@ class RankedRun(Shown):
 
     Attributes:
         sentence: who ended it, or holds up the others, or that nobody does.
-        world_size: how many ranks the job has.
         ranks: those that are known, by number: of all machines, or of this one.
         culprits: ranks that ended or hold up the job, the first one first; empty where it finished.
         late: who comes late, by the phases of all steps; None where that is not known.

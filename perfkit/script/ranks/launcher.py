@@ -28,9 +28,7 @@ class TorchRun:
     Args:
         n_processes: ranks, as torchrun takes it: a number, ``"gpu"``, ``"cpu"`` or ``"auto"``.
         typed: what each rank runs: a script or ``-m module``, with its arguments.
-        folder: where the ranks meet; it exists.
         output: where what they print goes; by default where this process prints.
-        environment: further variables.
         meets: what torchrun is told about other machines and about restarts.
     """
 

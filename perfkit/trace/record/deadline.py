@@ -30,9 +30,6 @@ class Deadline:
 
     Args:
         on_deadline: called in a thread of its own, once for each deadline.
-
-    Attributes:
-        memory_was_full: the deadline came early, because the process has grown.
     """
 
     def __init__(self, on_deadline: Callable[[], None]) -> None:

@@ -69,7 +69,6 @@ class Stretch:
         numbers: which steps these are, from 1.
         place: the innermost line below which most of it ran, or the line most often seen in it;
             empty where too few samples were taken.
-        source: that line's source.
         share: how much of the stretch's samples ran below it.
         below: the source of the call around it that ordinary steps do not make, if another line.
         inside: the user's own lines in which most of it is, other than ``place``: place, source and
@@ -123,9 +122,7 @@ class Stretch:
 class Elsewhere:
     """The region's time that was not in steps like the recorded ones.
 
-    Attributes:
-        like_ms: median of the recorded steps.
-        growth: that steps take longer and longer; what they take more is in no stretch.
+    What steps take more that take longer and longer (``growth``) is in no stretch.
     """
 
     region_s: float
@@ -183,7 +180,6 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
     """Reconcile the recorded steps with the whole region; None where no step was recorded.
 
     Args:
-        samples: line samples of all of it.
         n_slowed: so many of the first steps were slowed by perfkit; only the first one counts.
     """
     steps_s = log.times_s
@@ -296,7 +292,6 @@ class Growth:
         share: the same as a share of all of them.
         most: the largest share that is gone where no step takes longer than the first one.
         place: the innermost line below which most of it is; empty where none is.
-        source: that line's source.
         line_share: how much of it is below that line.
         phase: in which phase most of it is, in words; empty where that is not known.
     """
@@ -327,11 +322,7 @@ def growth(
 ) -> tuple[Trend | None, Growth | None]:
     """Whether steps take longer and longer, beyond noise, and along which line.
 
-    One jump, or a few slow steps, are no growth.
-
-    Args:
-        steps_s: begin and end of the steps, by time, none of them slowed by perfkit.
-        samples: line samples of all of it.
+    One jump, or a few slow steps, are no growth. No step may have been slowed by perfkit.
     """
     n = len(steps_s)
     if n < _LEAST_STEPS:

@@ -25,12 +25,7 @@ _SHORTEST_NS = 100_000
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """How one optimizer is set up.
-
-    Attributes:
-        dtypes: of the parameters, distinct.
-        elements: of the parameters in each of the dtypes; empty where that is not known.
-    """
+    """How an optimizer is set up: dtypes of parameters, with how many elements if that is known."""
 
     name: str
     n_tensors: int
@@ -44,7 +39,6 @@ class Facts:
 
     Attributes:
         optimizers: in the order in which they first stepped.
-        n_threads: torch's threads in one op.
         gc_pauses_ms: how long each of Python's garbage collections in the profiled steps took.
         loading: what DataLoader workers and the training thread did with their time.
         compiled: what ``torch.compile`` did in all of the region; None if nothing.

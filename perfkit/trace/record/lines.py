@@ -190,8 +190,6 @@ class _Key(NamedTuple):
     """What a sample saw.
 
     Attributes:
-        frame: the innermost line of user code.
-        in_data_wait: it ran inside a DataLoader's ``__next__``.
         called: the innermost function of all, with its module.
         inner: the innermost line of an installed package that says something, below the user's.
         chain: every frame of user code or of an installed package that says something, innermost

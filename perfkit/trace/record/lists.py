@@ -22,9 +22,7 @@ _LIST = "TensorList"
 def with_lists(trace: Trace, profile: Any) -> Trace:
     """The trace with the shapes of long lists, and ``TensorList[float32]`` as their type.
 
-    Args:
-        trace: what ``profile`` exported.
-        profile: a ``torch.profiler.profile`` that has ended; nothing is done without long lists.
+    ``profile`` has exported it; nothing is done without long lists.
     """
     rows_of = _calls(trace)
     if not rows_of:

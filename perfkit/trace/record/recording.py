@@ -28,10 +28,8 @@ class Recording:
         worker_lines: the same of the DataLoader's workers, of the whole region.
         process_lines: the same of other processes that the region starts.
         raw: the trace as torch wrote it, JSON.
-        coverage: what part of the region the figures are of.
         elsewhere: the region's time outside of steps like the recorded ones; None where no step
             was recorded.
-        busy: what else the machine did meanwhile.
         n_foreign_steps: optimizer steps in other threads, which are not recorded.
         unprofiled_ms: lengths of steps that followed the recorded ones, by the host's clock.
     """

@@ -24,11 +24,7 @@ _MORE_OFTEN = 2
 
 
 class _Optimizer:
-    """One that has stepped.
-
-    Attributes:
-        n_in_a_row: how often since the first one has.
-    """
+    """One that has stepped, and how often since the first one has."""
 
     def __init__(self, optimizer: Any) -> None:
         self.ref = weakref.ref(optimizer)

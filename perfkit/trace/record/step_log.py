@@ -68,7 +68,6 @@ class StepLog:
         n_until_stop: how many had ended when recording did.
         times_s: begin and end of each of the first 200,000.
         recorded_ms, later_ms: how long the recorded ones took, and those after recording.
-        began_s, ended_s: of the region.
         since_s: when the step began that runs now.
         last_s: when the last one ended.
         ours_s: of the region, in which the profiler started or stopped.
