@@ -113,7 +113,7 @@ def diagnose(
         found = [f for f in found if f.rule != "one-thread"]
     facts = [_with_ceiling(f, case) for f in state if not f.beside]
     facts = [f for f in facts if f.gain_at_most >= _LEAST_GAIN or not f.acts_on]
-    found = _joined(_without_the_same(facts, state), _without_the_same(found, state))
+    found = _joined(*(_without_the_same(some, [*state, *found]) for some in (facts, found)))
     found = _places_first(_each_line_once(found), bound.bound_by)
     # within the steps and outside of them: what gains more says it
     earliest = {(said, f.line): f for f in reversed(found) for said in _once(f)}
@@ -245,8 +245,9 @@ def _once(finding: Finding) -> tuple[str, ...]:
 
 # What says of a line how much time it takes, and not why.
 _TIMED = ("outside-the-steps", "steps-grow")
-# State findings → rules that say the same, from a trace and with less.
+# Findings → rules that say the same, from a trace and with less.
 _SAYS_MORE = {
+    "backward-by-row": ("small-calls", "tiny-ops"),
     "own-profiler": ("host-python",),
     "empty-cache": ("device-allocations",),
     "gc-collect": ("gc-pauses",),

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from perfkit.base.source import first_line_with
-from perfkit.trace.record.lines import Line, is_sleep_by_text, is_wait, is_wait_by_text
+from perfkit.trace.record.lines import Line, LineSamples, is_sleep_by_text, is_wait, is_wait_by_text
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,12 @@ PARAMETRIZED = LineKind(
     'torch.nn.utils.parametrize.remove_parametrizations(layer, "weight")',
     pattern=r"torch[/\\]nn[/\\]utils[/\\](parametriz|weight_norm|spectral_norm)",
 )
+TEXT = LineKind(
+    "making text of tensors",
+    "# numbers, not text, and not each time: tensor.item(), tensor.tolist()\n"
+    "key = tuple(tensor.tolist())  # not: str(tensor)",
+    pattern=r"\btorch[/\\]_tensor_str\.py",
+)
 PENALTY = LineKind(
     "a penalty on the weights, which goes through autograd",
     "# the same gradient of 0.5 * factor * w², in the update, without a graph (torch.optim.Adam,\n"
@@ -328,3 +334,14 @@ def beside_the_model(line: Line, *, trains: bool) -> LineKind | None:
     if trains and PENALTY.fits(line.source) and "grad" not in line.source:
         return PENALTY
     return METRICS if METRICS.fits(*parts) else None
+
+
+# Text that is made in less of the time, or seen in fewer samples, is no matter.
+_LEAST_TEXT, _LEAST_SAMPLES = 0.1, 5
+
+
+def text_lines(lines: LineSamples) -> list[Line]:
+    """Those that make text of tensors for much of the time, and have a finding of their own."""
+    found = [x for x in lines.by_line() if TEXT.fits(x.mostly)]
+    n, share = sum(x.n_samples for x in found), sum(x.share for x in found)
+    return found if n >= _LEAST_SAMPLES and share >= _LEAST_TEXT else []

@@ -9,6 +9,7 @@ import ast
 import functools
 import inspect
 import io
+import json
 import linecache
 import re
 import sys
@@ -51,6 +52,29 @@ def statement(file: str, line: int, *, longest: int = _LONGEST) -> str:
     elif _depth(text) > 0:
         text = _joined(_until_closed(lines[line - 1 : line - 1 + _MOST_LINES]))
     return printable(text, longest)
+
+
+def whole_statement(file: str, line: int) -> str:
+    """All of the statement that this line is in, on one line; empty where there is no source."""
+    lines = tuple(linecache.getlines(file))
+    first, last = _logical_lines(lines).get(line, (line, line))
+    return _joined(lines[first - 1 : last])
+
+
+def handed_over(file: str, line: int) -> str:
+    """The call on a line with the values of its f-string as arguments; empty where it has none."""
+    try:
+        call: Any = ast.parse(whole_statement(file, line)).body[0]
+        function, (message,) = call.value.func, call.value.args
+        parts = [getattr(one, "value", None) for one in message.values]
+        values = [one for one in message.values if isinstance(one, ast.FormattedValue)]
+    except (SyntaxError, AttributeError, IndexError, ValueError):
+        return ""
+    if any(one.format_spec or one.conversion != -1 for one in values):
+        return ""
+    text = "".join(one.replace("%", "%%") if isinstance(one, str) else "%s" for one in parts)
+    given = [json.dumps(text, ensure_ascii=False), *(ast.unparse(one.value) for one in values)]
+    return f"{ast.unparse(function)}({', '.join(given)})"
 
 
 def _until_closed(lines: tuple[str, ...]) -> tuple[str, ...]:
@@ -128,6 +152,15 @@ def line_of(function: Any) -> str | None:
     return shown_line(code.co_filename, code.co_firstlineno)
 
 
+def names_of(file: str) -> dict[str, Any]:
+    """The global names of the user's module in this file or cell, as they are now."""
+    main = sys.modules.get("__main__")
+    if file in cell_names():
+        return vars(main) if main else {}
+    modules = [main, *sys.modules.values()]
+    return next((vars(one) for one in modules if getattr(one, "__file__", None) == file), {})
+
+
 def only_line_with(pattern: str, *, within: str = "") -> str | None:
     """The one line of the user's files that matches; None if there are none or several.
 
@@ -172,9 +205,26 @@ Loop = tuple[str, int, int]
 
 
 def loops_around(file: str, line: int) -> list[Loop]:
-    """The loops that this line is in, other than those over modules or functions that it calls."""
+    """The loops that this line is in, other than those over modules or functions that it calls.
+
+    The innermost one comes first.
+    """
     found = _loops(tuple(linecache.getlines(file)))
-    return [(file, first, last) for first, last in found if first <= line <= last]
+    around = [(file, first, last) for first, last in found if first <= line <= last]
+    return sorted(around, key=lambda loop: loop[2] - loop[1])
+
+
+def rounds_differ(loop: Loop, code: str) -> bool:
+    """Whether code in a loop is about what the round is: else it may need the round before."""
+    file, first, last = loop
+    lines = linecache.getlines(file)[first - 1 : last]
+    target = re.search(r"\bfor\b(.+?)\bin\b", " ".join(lines))
+    names = set(re.findall(r"\w+", target[1])) - {"_"} if target else set()
+    for line in lines:
+        made = re.match(r"\s*(\w+)[^=(]*=(?!=)", line)
+        if made and names.intersection(re.findall(r"\w+", line)):
+            names.add(made[1])
+    return not names.isdisjoint(re.findall(r"\w+", code))
 
 
 @functools.lru_cache(maxsize=16)

@@ -6,6 +6,7 @@ import gc
 import logging
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 
@@ -111,5 +112,54 @@ def _logs(y: torch.Tensor) -> None:
 def test_a_line_with_one_cure_is_told_once() -> None:
     """Many small operators, and Python between them: both of them are the log's."""
     told = [(f.line, f.what_to_do) for f in _told_of(_logs, 10) if f.line]
-    assert any("log(...)" in cure for _, cure in told)
+    assert any('logger.debug("gates %s", y)' in cure for _, cure in told)
     assert len(told) == len(set(told))
+
+
+def _debug(gates: torch.Tensor) -> None:
+    for k, weights in enumerate([gates] * 8):
+        logger.debug(f"100% gates {gates} of {k}")
+        logger.debug(
+            f"weights {weights}",
+        )
+
+
+def test_text_of_tensors_for_a_message_that_nobody_sees_is_handed_over_unmade() -> None:
+    """Also where the calls are in several lines; each of these is told."""
+    found = {f.rule: f for f in _told_of(_debug, 40)}
+    told = found["text-of-tensors"]
+    assert told.title.endswith("for a message that is not shown")
+    assert 'logger.debug("100%% gates %s of %s", gates, k)  # test_hottest' in told.what_to_do
+    assert 'logger.debug("weights %s", weights)  # test_hottest' in told.what_to_do
+    assert {"hottest-line", "host-python", "logging-in-step", "tiny-ops"}.isdisjoint(found)
+
+
+def _prints(y: torch.Tensor) -> None:
+    for _ in range(8):
+        print(y)
+
+
+def _keeps(y: torch.Tensor) -> None:
+    seen = [str(y) for _ in range(8)]
+    assert seen
+
+
+@pytest.mark.parametrize(("log", "cure"), [(_prints, "log(...)  # not each"), (_keeps, "tolist()")])
+def test_tensors_that_are_printed_or_made_a_key_have_cures_of_their_own(
+    log: Callable[[torch.Tensor], object], cure: str
+) -> None:
+    (told,) = (f for f in _told_of(log, 60) if f.rule == "text-of-tensors")
+    assert cure in told.what_to_do
+    assert "not shown" not in told.title
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        lambda y: [logger.debug("gates %s", y) for _ in range(99)],  # handed over
+        lambda y: [f"{y.mean():.3f}" + str(y.mean().item()) for _ in range(99)],  # numbers
+        lambda y: str(y[:2, :2]) if torch.rand(()) < 0.02 else "",  # now and then
+    ],
+)
+def test_no_text_of_tensors_is_no_finding(log: Callable[[torch.Tensor], object]) -> None:
+    assert "text-of-tensors" not in {f.rule for f in _told_of(log, 40)}

@@ -17,10 +17,12 @@ from perfkit.advice.line_kinds import (
     FORWARD,
     OTHER,
     SLEEP,
+    TEXT,
     WAITING,
     WITHOUT_TORCH,
     beside_the_model,
     kind_of,
+    text_lines,
 )
 from perfkit.advice.rules import rule
 from perfkit.base.source import Loop, loops_around, shown_line, statement
@@ -136,6 +138,8 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
     place = _issued_at(case) if is_many else None
     is_theirs = place is not None and top is not None and (top.file, top.line) in place.below
     is_calls = short.sum() > lengths.sum() / 2 and not does_more and n_calls >= _FEWEST_CALLS
+    if top is not None and TEXT.fits(top.mostly) and text_lines(case.lines):
+        return
     if is_told and (is_calls or kind is BACKWARD or (is_theirs and kind in (OTHER, FORWARD))):
         return
     if is_calls:
@@ -201,8 +205,8 @@ def overhead(case: Case) -> tuple[float, float]:
 
 def _tiny_ops(case: Case) -> Iterator[Finding]:
     """On a CPU: so many tiny operations that calling them is most of the work."""
-    tiny = _tiny(case)
-    if not tiny:
+    tiny, (_, share) = _tiny(case), _goes(case)
+    if not tiny or share < _of_text(case):  # without the text the next recording shows what is left
         return
     place = _issued_at(case)
     named = sorted(tiny, key=lambda o: -o.count)[:3]
@@ -218,7 +222,7 @@ def _tiny_ops(case: Case) -> Iterator[Finding]:
         ],
         place.what_to_do if place else "",
         cures=("compute", "host"),
-        share=_goes(case)[1],
+        share=share,
         of="with what else is called so often, and all that is between, ",
         line=place.line if place else None,
     )
@@ -257,7 +261,12 @@ def _goes(case: Case, longest_us: float = math.inf) -> tuple[float, float]:
     other = max(shares["other"] - sum(x.share for x in aside if not x.in_data_wait), 0.0)
     passes = shares["forward"] + shares["backward"] + other
     n_small = (sum(calls.values()) - sum(stays.values())) / case.n_steps
-    return n_small, max(passes - _share_of(stays, case), 0.0)
+    return n_small, max(passes - _share_of(stays, case) - _of_text(case), 0.0)
+
+
+def _of_text(case: Case) -> float:
+    """The share of a step that another finding tells: the text of tensors, by many operators."""
+    return sum(x.share for x in text_lines(case.lines))
 
 
 class _Place(NamedTuple):
@@ -276,10 +285,11 @@ def _issued_at(case: Case) -> _Place | None:
 
     Operators alone do not show which code calls them.
     """
+    told = text_lines(case.lines)
     lines = [
         x
         for x in case.lines.by_line()
-        if not (x.in_data_wait or _PASSES.search(x.source))
+        if not (x.in_data_wait or x in told or _PASSES.search(x.source))
         and kind_of(x, trains=case.trains) not in WITHOUT_TORCH
     ]
     n = sum(x.n_samples for x in lines)

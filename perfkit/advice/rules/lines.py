@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from perfkit.advice.case import Case
@@ -12,16 +14,30 @@ from perfkit.advice.line_kinds import (
     BY_CLASS,
     BY_LIBRARY,
     DIFFERENCES,
+    LOGGING,
     OPENS,
     OTHER,
+    TEXT,
     LineKind,
     beside_the_model,
     kind_of,
     kind_of_source,
+    text_lines,
 )
 from perfkit.advice.rules import rule
-from perfkit.base.words import fmt_share, plural
-from perfkit.trace.record.lines import Line, LineSamples
+from perfkit.base.source import (
+    Loop,
+    handed_over,
+    loops_around,
+    names_of,
+    rounds_differ,
+    shown_line,
+    statement,
+    whole_statement,
+)
+from perfkit.base.words import fmt_count, fmt_share, plural
+from perfkit.trace.ask.passes import passes_of_a_graph
+from perfkit.trace.record.lines import Line, LineSamples, wilson
 
 # A line with less of the time is one among several; a wait for data of less is no matter.
 _LEAST_SHARE, _LEAST_WAIT = 0.35, 0.2
@@ -149,3 +165,121 @@ def of_a_kind(case: Case) -> Iterator[Finding]:
             share=share,
             line=lines[0].shown,
         )
+
+
+# Of so many lines the code is told.
+_MOST_PLACES = 3
+_IN_TORCH = re.compile(r"\.(backward|step|zero_grad)\(")
+_LOG_CALL = re.compile(r"([\w.]+)\.(debug|info|warning|error|critical)\(")
+_HAND_OVER = (
+    "# of values that are handed over, text is made only where it is shown; or take it out:\n"
+)
+_HANDED_OVER = 'logger.debug("gates %s", gates)  # not: logger.debug(f"gates {gates}")'
+
+
+@rule
+def text_of_tensors(case: Case) -> Iterator[Finding]:
+    """Tensors are formatted, which waits for them and issues dozens of operators on each."""
+    of: dict[str, list[Line]] = {}
+    for line in text_lines(case.lines):
+        of.setdefault(_for_what(line), []).append(line)
+    for for_what, lines in of.items():
+        code, logs = _HANDED_OVER, LOGGING.what_to_do
+        if converted := {
+            handed_over(x.file, x.line): x
+            for x in lines[:_MOST_PLACES]
+            if handed_over(x.file, x.line)
+        }:
+            where = len(lines) > 1
+            code = "\n".join(f"{to}{f'  # {x.where}' * where}" for to, x in converted.items())
+        # passes let the sampler in more often than Python does: what text takes of all but these
+        passes = sum(x.n_samples for x in case.lines.by_line() if _IN_TORCH.search(x.source))
+        most = wilson(sum(x.n_samples for x in lines), case.lines.n_samples - passes)[1]
+        share = most * (1.0 - case.shares["backward"] - case.shares["optimizer"])
+        yield found(
+            "text-of-tensors",
+            f"Text is made of tensors in the steps{for_what}",
+            [f"{fmt_share(x.share)} of the steps' time is at {x.shown}" for x in lines],
+            {_SHOWN: logs, _OTHERS: logs, "": TEXT.what_to_do}.get(for_what, _HAND_OVER + code),
+            cures=("compute", "host"),
+            share=share,
+            line=lines[0].shown,
+        )
+
+
+_HIDDEN, _LOGGED = ", for a message that is not shown", ", for a log"
+_SHOWN, _OTHERS = ", and printed", ", for a message"
+
+
+def _for_what(line: Line) -> str:
+    text = line.source if line.is_inside else whole_statement(line.file, line.line)
+    call = _LOG_CALL.match(text)
+    if call is None or line.is_inside:
+        shown = re.search(r"\bp?print\(", text)
+        return _SHOWN if shown else _OTHERS if LOGGING.fits(line.source, text) else ""
+    logger = names_of(line.file).get(call[1])
+    if logger is logging:
+        logger = logging.getLogger()
+    if isinstance(logger, (logging.Logger, logging.LoggerAdapter)):
+        return _SHOWN if logger.isEnabledFor(getattr(logging, call[2].upper())) else _HIDDEN
+    return _LOGGED if logger is None else _OTHERS
+
+
+# A loss with a few derivatives has fewer backward passes through its graph.
+_MANY_PASSES = 8
+_PASS = re.compile(r"\.backward\(|\bgrad\(")
+_KEPT = re.compile(r"(?:\.backward|\bgrad)\(.*\b(?:create|retain)_graph\s*=(?!\s*False)")
+_BEGINS_AT = re.compile(r"(\w+)\[([^\]]*)\](\.sum\(\))?(?:\.backward\(|\s*,\s*([\w.]+))")
+_BATCHED = (
+    "# in place of the loop one pass for all its rows; first what they begin at, as one vector:\n"
+    "each = {each}\n"
+    "rows = torch.autograd.grad(\n"
+    "    each, {x}, torch.eye(len(each)).to(each), {kept}=True, is_grads_batched=True\n"
+    ")[0].unbind()\n"
+    "# or of a function of one sample: torch.func.vmap(torch.func.jacrev(f))({x})"
+)
+
+
+@rule
+def backward_by_row(case: Case) -> Iterator[Finding]:
+    """A loop runs the same graph backward for one output after the other."""
+    n = passes_of_a_graph(case.trace, case.steps)
+    if n < _MANY_PASSES:
+        return
+    of, of_steps, n_passes = Counter[tuple[Loop, tuple[str, int], str]](), set[Loop](), 0
+    for frames, waits, count in case.lines.stacks:
+        source = statement(*frames[0].place, longest=1_000)
+        around = [(one, frame.place) for frame in frames for one in loops_around(*frame.place)]
+        n_passes += count * bool(_PASS.search(source))
+        if _KEPT.search(source):
+            of.update({(*one, source): count for one in around[:1]})
+        elif waits or re.search(r"\.(backward|step)\(", source):
+            of_steps |= {loop for loop, _ in around}
+    known = (
+        (key, count)
+        for key, count in of.most_common()
+        if key[0] not in of_steps and rounds_differ(key[0], statement(*key[1], longest=1_000))
+    )
+    (_, place, source), count = next(known, ((None, None, ""), 0))
+    share = n_passes / case.lines.n_samples
+    if place is None or count < _LEAST_SAMPLES or share < _LEAST_SHARE:
+        return
+    begins = _BEGINS_AT.search(source)
+    y, index, is_sum, x = begins.groups("") if begins else ("y", ":, i", ".sum()", "x")
+    each = f"torch.stack([{y}[{index}]{is_sum} for i in range(n)])"
+    if is_sum and re.fullmatch(r":, *\w+", index):
+        each = f"{y}.sum(0)"
+    kept = "create_graph" if "create_graph" in source else "retain_graph"
+    yield found(
+        "backward-by-row",
+        f"One graph is run backward {fmt_count(round(n))} times a step, in a loop",
+        [
+            f"{count} of {case.lines.n_samples} samples are in passes of this loop; all passes "
+            f"take {fmt_share(share)} of the steps' time"
+        ],
+        _BATCHED.format(each=each, x=x or "x", kept=kept),
+        cures=("compute", "launch", "host"),
+        share=share,
+        speedup=n,
+        line=shown_line(*place),
+    )
