@@ -85,7 +85,6 @@ class Batches:
         self._samples: int | None = None
 
     def _came(self, batch: Any, source: Any) -> None:
-        """This iterator has given a batch."""
         if self.source is None or self.source() is not source:
             self.source = weakref.ref(source)
         n = self._count(batch)

@@ -115,7 +115,6 @@ class Comparison(Shown):
         return self.names[self.ratio > 1] if self.different else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """This result as plain JSON types."""
         return fields(self, "faster")
 
 
@@ -355,7 +354,6 @@ def _first_call(name: str, function: Callable[[], object]) -> None:
 
 
 def _own_names(first: object, second: object) -> tuple[str, str]:
-    """What to call the two if the user names neither."""
     own = tuple(inspect.unwrap(f).__name__ if inspect.isroutine(f) else "" for f in (first, second))
     if own[0] == own[1] or "" in own or "<lambda>" in own:
         return "first", "second"

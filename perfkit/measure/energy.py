@@ -152,7 +152,6 @@ class _Block(NamedTuple):
 
 
 def _block(step: Callable[[], object], clock: Clock) -> _Block:
-    """Call the step for about a second."""
     __tracebackhide__ = True
     n = 0
     before, began_s = read_energy(), time.perf_counter()

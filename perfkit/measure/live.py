@@ -253,7 +253,6 @@ class Live:
 
     @property
     def failure(self) -> Failure | None:
-        """Why it looks no more; None where it does."""
         return self._instrument.failure
 
     # --- begin and end ----------------------------------------------------------------------
@@ -416,7 +415,6 @@ class Live:
 
     @_safe
     def optimizer_begins(self, optimizer: Any) -> None:
-        """An optimizer steps."""
         use = _use_of(optimizer, self.optimizers, OptimizerUse)
         if use is None:
             return
@@ -543,7 +541,6 @@ def _user_frame(frame: Any) -> Any:
 
 
 def _flags(module: Any) -> dict[str, Any]:
-    """The global switches of torch, as they are now."""
     import torch
 
     parameter = next(module.parameters(), None)

@@ -54,7 +54,6 @@ class Footprint:
 
     @property
     def label(self) -> str:
-        """The kind in words."""
         return _LABELS[self.kind]
 
 
@@ -186,7 +185,6 @@ def of_workers(looks: Sequence[MemoryLook]) -> list[tuple[int, int]]:
 
 
 def may_grow(looks: Sequence[MemoryLook]) -> bool:
-    """Whether any of it is worth a question."""
     own, _ = own_rise(looks, intervals=2)
     return bool(own or free_rise(looks) or rise(of_workers(looks)))
 

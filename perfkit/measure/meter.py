@@ -57,14 +57,12 @@ class Steps:
         return (self.numbers >= first) & (self.numbers < end)
 
     def at(self, rows: npt.NDArray[Any]) -> Steps:
-        """These steps alone."""
         phase_ms = {name: column[rows] for name, column in self.phase_ms.items()}
         numbers, step_ms, wait_ms = self.numbers[rows], self.step_ms[rows], self.wait_ms[rows]
         return Steps(numbers, step_ms, wait_ms, phase_ms, self.gc_ms[rows])
 
 
 def means_of_neighbours(rows: _Array, at_most: int) -> _Array:
-    """These rows, or so many means of neighbours where there are more."""
     if len(rows) <= at_most:
         return rows
     edges = np.linspace(0, len(rows), at_most + 1).astype(int)[:-1]
@@ -110,7 +108,6 @@ class StepMeter:
 
     @property
     def steps(self) -> Steps:
-        """The kept steps."""
         # a copy: an array that is looked at cannot grow
         step_ms, wait_ms, *phases, gc_ms = np.array(self._rows, np.int64).reshape(-1, _N).T / 1e6
         numbers = np.arange(len(step_ms), dtype=np.int64) * self.stride

@@ -56,12 +56,10 @@ class OuterCalls:
         self._put_on()
 
     def go_on(self) -> None:
-        """After :attr:`pause`."""
         if self._thread_id and self.open is None:
             self._put_on()
 
     def stop(self) -> None:
-        """Leave no hook."""
         self._thread_id = 0
         self.close()
         self.pause()

@@ -125,18 +125,12 @@ class Phases:
 
     @property
     def failure(self) -> Failure | None:
-        """Why it measures no more; None where it does."""
         return self._instrument.failure
 
     @property
     def are_sure(self) -> bool:
         """Whether all of them are told apart, and none failed."""
         return self.sees_modules and self.failure is None
-
-    @property
-    def current(self) -> str:
-        """The phase that runs; may be asked for in any thread."""
-        return PHASES[self._phase] if self._phase < len(PHASES) else "evaluation"
 
     def start(self) -> None:
         """Begin, in this thread. Does nothing where it has begun; imports torch."""
@@ -268,7 +262,6 @@ class Phases:
         self._advance(to=PHASES.index(phase))
 
     def end(self) -> None:
-        """The phase that :meth:`begin` began ends here."""
         if self._undo:
             self._left()
 
@@ -360,7 +353,6 @@ class Phases:
         self._advance(now_ns, _DATA)
 
     def fetch_ends(self, batch: Any = None, now_ns: int | None = None) -> None:
-        """The batch has come."""
         self._outer.go_on()
         if self._phase == _DATA:
             self._waited += self._advance(now_ns, _BACK)
@@ -372,7 +364,6 @@ class Phases:
     # --- modules ----------------------------------------------------------------------------
 
     def _opens(self, module: Any, args: Any) -> None:
-        """A forward pass begins."""
         if self._phase in _INSIDE:
             return
         graph, live = self._grad_is_on(), self.live

@@ -133,7 +133,6 @@ class WatchedRun(Generic[_Batch]):
 
     @property
     def running(self) -> bool:
-        """Whether a loop over it is running."""
         return self._loop is not None
 
     @property

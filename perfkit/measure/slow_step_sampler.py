@@ -43,7 +43,6 @@ class SlowStepSampler:
         self._thread: threading.Thread | None = None
 
     def begins(self, number: int, now_ns: int) -> None:
-        """Step ``number`` begins."""
         self._step = number, now_ns
 
     def learns(self, meter: StepMeter, loop: CodeType | None = None) -> None:

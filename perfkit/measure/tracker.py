@@ -180,7 +180,6 @@ class StepTracker:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """What of it failed and was switched off."""
         mine: list[Any] = [self._display, self._updates, self._machine, self.phases]
         mine += [self._collector.instrument, self.sampler.instrument]
         mine += [one.instrument for one in (self._batches, self.looks) if one]
@@ -241,7 +240,6 @@ class StepTracker:
                 self.after_ns[:] = map(operator.add, self.after_ns, taken)
 
     def forget(self) -> None:
-        """In a forked child: leave no hook."""
         self._collector.stop()
         self.sampler.forget()
         self.phases.stop()

@@ -185,7 +185,6 @@ class RunSummary(Shown):
 
 
 def summarize_run(facts: RunFacts) -> RunSummary:
-    """Figures and verdict of a run, from what was counted."""
     steps, notes = _steady(facts)
     step_ms = steps.step_ms
     step = summarize(step_ms, unit="ms") if len(step_ms) else None

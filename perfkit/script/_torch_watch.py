@@ -58,7 +58,6 @@ class TorchWatch:
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """What of it failed and was switched off."""
         mine = (i.failure for i in (self._instrument, self._extras))
         return (*(f for f in mine if f is not None), *self.run.failures, *self.state.failures)
 

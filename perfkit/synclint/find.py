@@ -72,7 +72,6 @@ class SyncLine(Shown):
 
     @property
     def at(self) -> tuple[str, int]:
-        """File and line."""
         return self.file, self.line
 
 

@@ -616,7 +616,6 @@ class SyncWatch:
             self.hit("save", call.args[:1], call.frame)  # pickling: the bytes are written out
 
     def _moved(self, call: _Call) -> Any:
-        """A tensor was put somewhere."""
         target, source = _target(call.args, call.kwargs), call.source
         if isinstance(target, _Tensor):
             self._devices[id(target)] = target, self._spot(target)

@@ -147,7 +147,6 @@ class _Output:
         self._read.close()
 
     def pass_on(self) -> None:
-        """What has come since the last call."""
         *lines, self._part = (self._part + self._read.read()).split(b"\n")
         for line in lines:
             self.tail.append(line.decode(errors="replace"))

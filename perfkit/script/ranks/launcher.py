@@ -63,11 +63,9 @@ class TorchRun:
 
     @property
     def attempt(self) -> Path:
-        """The folder of the last attempt."""
         return (self.attempts or [self._folder / "attempt0"])[-1]
 
     def statuses(self) -> dict[int, Status]:
-        """What the ranks last said of themselves."""
         return read_statuses(self.attempt)
 
     def end(self) -> None:

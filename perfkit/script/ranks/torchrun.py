@@ -31,7 +31,6 @@ def ends_with(parent: int) -> None:
 
 
 def main() -> None:
-    """Be torchrun."""
     try:
         with collector.at_rest():
             from torch.distributed.run import main as torchrun

@@ -45,14 +45,12 @@ class Deadline:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin the thread."""
         self._thread = threading.Thread(
             target=self.instrument.hook(self._run), name="perfkit-deadline", daemon=True
         )
         self._thread.start()
 
     def set(self, seconds: float) -> None:
-        """Call ``on_deadline`` so long from now."""
         self._deadline_s = time.monotonic() + seconds
         self._wake.set()
 
@@ -86,7 +84,6 @@ class Deadline:
         return max(self._kept_bytes / _EVENT_BYTES, 0.0)
 
     def close(self) -> None:
-        """End the thread."""
         self._closed = True
         self._wake.set()
         thread, self._thread = self._thread, None

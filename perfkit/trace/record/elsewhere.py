@@ -104,7 +104,6 @@ class Stretch:
         return self.numbers == (1,)
 
     def words(self) -> str:
-        """The same in words."""
         told = f"{fmt_s(self.seconds)} {self.when}"
         return f"{told}, {self.where()}" if self.place else told
 
@@ -132,7 +131,6 @@ class Elsewhere:
 
     @property
     def seconds(self) -> float:
-        """All of it."""
         return sum(s.seconds for s in self.stretches)
 
     @property
@@ -147,7 +145,6 @@ class Elsewhere:
 
     @property
     def is_worth_a_word(self) -> bool:
-        """Whether there is enough of it."""
         return self.share >= _LEAST_SHARE and self.seconds >= _LEAST_S
 
     def headline(self) -> str:
@@ -172,7 +169,6 @@ class Elsewhere:
         return f"{much} of this code's time ({part}) was not in {like or 'its steps'}: {what}."
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain JSON types."""
         return fields(self, "seconds", "share")
 
 
@@ -307,7 +303,6 @@ class Growth:
     phase: str = ""
 
     def headline(self) -> str:
-        """The same in a few words."""
         return f"Steps grow: {fmt_ms(self.first_ms)} → {fmt_ms(self.last_ms)}."
 
     def sentence(self) -> str:
@@ -375,11 +370,9 @@ class RegionLines:
 
     @property
     def failure(self) -> Failure | None:
-        """Why it stopped by itself; None where it did not."""
         return self._failure if self._sampler is None else self._sampler.failure
 
     def close(self) -> None:
-        """Take no more samples."""
         sampler, self._sampler = self._sampler, None
         if sampler is None:
             return

@@ -81,7 +81,6 @@ class FactsWatch:
         self._gc.start()
 
     def close(self) -> None:
-        """Leave no hook."""
         for call in self._undo:
             call()
 
@@ -93,7 +92,6 @@ class FactsWatch:
 
     @property
     def failure(self) -> Failure | None:
-        """Why a part of it stopped by itself; None where none did."""
         loaders = None if self.loaders is None else self.loaders.instrument.failure
         return self._instrument.failure or self._gc.instrument.failure or loaders
 
@@ -117,14 +115,12 @@ class FactsWatch:
             self.loaders.look(now=True)
 
     def region_ends(self) -> None:
-        """So does the region."""
         found = self._compile_watch.report()
         self._compiled = None if found.is_empty else found
         if self.contention is None or self.contention.wall_s < _LEAST_BUSY_S:
             self.contention = self._mark.until_now()
 
     def result(self, optimizers: tuple[OptimizerFacts, ...]) -> Facts:
-        """All that is known now."""
         import torch
 
         expandable = None if in_use().is_cpu else torch_compat.has_expandable_segments()

@@ -165,7 +165,6 @@ class LineSamples:
         return sum(x.n_samples for x in self.lines if is_one(x)) / self.n_samples
 
     def to_dict(self) -> list[dict[str, object]]:
-        """The lines as plain JSON types."""
         return [{**asdict(x), "interval": x.interval} for x in self.lines]
 
     def chosen(self, keep: Sequence[bool]) -> LineSamples:
@@ -221,7 +220,6 @@ def samples_of(looks: Sequence[Look]) -> tuple[Sample, ...]:
 
 
 def inside(spans: Sequence[tuple[float, float]], samples: Sequence[Sample]) -> list[Sample]:
-    """The samples that were taken in these spans."""
     times = [sample.at_s for sample in samples]
     found: list[Sample] = []
     for begin, end in spans:
@@ -230,7 +228,6 @@ def inside(spans: Sequence[tuple[float, float]], samples: Sequence[Sample]) -> l
 
 
 def lines_of(samples: Sequence[Sample]) -> LineSamples:
-    """Samples of one thread, as lines."""
     n = len(samples)
     counts = Counter(s.key for s in samples if s.key is not None)
     frameworks = _frameworks(counts, n)
@@ -591,5 +588,4 @@ def is_wait_by_text(text: str) -> bool:
 
 
 def is_sleep_by_text(text: str) -> bool:
-    """Whether a line sleeps, from its text."""
     return _SLEEPS.search(text) is not None

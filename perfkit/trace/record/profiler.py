@@ -126,7 +126,6 @@ class TorchProfiler:
         self._collect(False)
 
     def go_on(self) -> None:
-        """Collect again, where it pauses."""
         if self.is_paused:
             self._collect(True)
 

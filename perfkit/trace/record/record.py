@@ -137,7 +137,6 @@ class Recorder:
 
     @property
     def n_steps_seen(self) -> int:
-        """Steps that have ended so far, profiled or not."""
         return self.log.n
 
     @property
@@ -171,7 +170,6 @@ class Recorder:
 
     @property
     def failure(self) -> Failure | None:
-        """What of the recorder failed and was switched off; None where all went well."""
         parts = (self._instrument, self.sampled, self._facts, self._deadline.instrument)
         return next((part.failure for part in parts if part.failure is not None), None)
 

@@ -117,7 +117,6 @@ class Cost:
         return plain if _LEAST_SLOWDOWN * plain <= profiled <= most else None
 
     def sentence(self) -> str:
-        """The same in words."""
         parts = []
         if self.profiled_step_ms and self.unprofiled_step_ms:
             parts.append(

@@ -69,7 +69,6 @@ class StepEnds:
 
     @property
     def inside_pass(self) -> bool:
-        """Whether the thread is within a backward pass."""
         return self._passes is not None and self._passes.inside
 
     def after_pass(self, function: Callable[[], object]) -> None:

@@ -48,7 +48,6 @@ class Coverage:
         return min(self.profiled_s / self.region_s, 1.0) if self.region_s > 0 else 1.0
 
     def sentence(self) -> str:
-        """The same in words."""
         part = f"{fmt_share(self.share)} of the code's {fmt_s(self.region_s)}"
         if not self.first_step:
             return f"The figures cover {part}."
@@ -87,7 +86,6 @@ class StepLog:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all steps that were asked for are recorded."""
         return self.n_recorded >= self.steps
 
     def ended(self, end_s: float, *, later: bool) -> float:
