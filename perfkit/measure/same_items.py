@@ -38,13 +38,20 @@ class SameItems:
         self.are_same: bool | None = None
         self.n_compared = self._n_batches = 0
         self.item_s = math.inf
-        self._first: dict[int, tuple[int, int]] = {}
+        self._first: dict[int, tuple[int, int, frozenset[tuple[int, int]]]] = {}
         self._undo: Callable[[], None] | None = None
 
     @property
     def item_bytes(self) -> int:
-        """Bytes that the numbers and texts of an item keep in memory."""
-        return sum(n for _, n in self._first.values()) // max(len(self._first), 1)
+        """Bytes of the numbers and texts of an item."""
+        return sum(n for _, n, _ in self._first.values()) // max(len(self._first), 1)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the tensors that the tensors of an item are views of, if each has its own."""
+        wholes = [whole for *_, wholes in self._first.values() for whole in wholes]
+        kept = sum(n for _, n in wholes) // max(len(self._first), 1)
+        return kept if len(wholes) == len(set(wholes)) else 0
 
     def watch(self, iterator: Any, steps: Callable[[], int]) -> None:
         """An epoch has begun; ``steps`` counts those that are over."""
@@ -97,19 +104,23 @@ def _random_states() -> bytes:
     return pickle.dumps((random.getstate(), np.random.get_state(), of_torch))
 
 
-def _print(item: Any) -> tuple[int, int] | None:
-    """A checksum of an item, and the bytes that it keeps; None where it is no numbers or texts."""
+def _print(item: Any) -> tuple[int, int, frozenset[tuple[int, int]]] | None:
+    """A checksum of an item, its bytes, and of what its tensors are views: address and bytes.
+
+    None where it is no numbers or texts.
+    """
     if isinstance(item, torch.Tensor | np.ndarray):
         try:
             if item.nbytes > _MOST_BYTES:
                 return None
-            n_bytes = item.nbytes
+            n_bytes, wholes = item.nbytes, frozenset[tuple[int, int]]()
             with torch_compat.without_modes():
                 if isinstance(item, torch.Tensor):
-                    n_bytes = item.untyped_storage().nbytes()  # a view keeps all of it
+                    whole = item.untyped_storage()
+                    wholes = frozenset(((whole.data_ptr(), whole.nbytes()),))
                     item = item.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
             item = np.ascontiguousarray(item).reshape(-1).view(np.uint8)
-            return zlib.crc32(item.data), n_bytes
+            return zlib.crc32(item.data), n_bytes, wholes
         except (RuntimeError, TypeError, ValueError):  # on a device, sparse, of objects …
             return None
     if isinstance(item, dict):
@@ -117,9 +128,11 @@ def _print(item: Any) -> tuple[int, int] | None:
     if isinstance(item, list | tuple) and len(item) <= 4096:
         prints = [_print(part) for part in item]
         known = [one for one in prints if one is not None]
-        whole = zlib.crc32(repr([one[0] for one in known]).encode())
-        return (whole, sum(one[1] for one in known)) if len(known) == len(prints) else None
+        sum_of = zlib.crc32(repr([one[0] for one in known]).encode())
+        wholes = frozenset(one for *_, some in known for one in some)
+        n_bytes = sum(one[1] for one in known)
+        return (sum_of, n_bytes, wholes) if len(known) == len(prints) else None
     if isinstance(item, int | float | complex | str | bytes | np.generic | None):
         text = repr(item).encode()
-        return zlib.crc32(text), len(text)
+        return zlib.crc32(text), len(text), frozenset()
     return None

@@ -280,6 +280,7 @@ class _Made(Dataset[Any]):
 
     def __init__(self, how: str = "") -> None:
         self.how, self.kept = how, dict[int, Any]()
+        self.table = torch.arange(48.0).repeat_interleave(8).view(48, 8)
         self.generator = np.random.default_rng(0) if how == "own generator" else None
 
     def __len__(self) -> int:
@@ -294,6 +295,8 @@ class _Made(Dataset[Any]):
             x *= random.random()
         if self.how == "views":
             x = x.repeat(10_000, 1)[0]
+        if self.how == "views of one":
+            x = self.table[i]
         if self.how == "drawn":  # equal all the same
             x += 0 * np.random.random()
         if self.generator is not None and self.generator.random() < 0.001:
@@ -638,12 +641,14 @@ def test_a_line_that_makes_items_slow_comes_before_the_items(
     assert rules.index("slow-line") < rules.index("items-made-anew")
 
 
-def test_an_item_that_is_a_view_keeps_all_that_it_is_a_part_of(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("perfkit.advice.state.data.memory_bytes", lambda: 2**24)
-    found = [_found(lambda how=how: _made(how))["items-made-anew"] for how in ("", "views")]
-    assert ["open_memmap" in one.what_to_do for one in found] == [False, True]
+@pytest.mark.parametrize(
+    ("how", "told"), [("views", True), ("views of one", False), ("", False)]
+)
+def test_an_item_that_is_a_small_part_of_what_was_made_for_it(how: str, told: bool) -> None:
+    found = _found(lambda: _made(how))
+    assert ("items-of-views" in found, "items-made-anew" in found) == (told, not told)
+    if told:
+        assert "1.22 MiB" in found["items-of-views"].title or "KiB" in found["items-of-views"].title
 
 
 def test_items_are_compared_without_asking_for_any(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,8 @@ _SMALL_SAMPLE_BYTES = 4096
 _LEAST_BATCH = 16
 # To keep an item gains nothing where it takes less to make; of memory, what may be kept.
 _LEAST_ITEM_S, _MOST_KEPT = 1e-4, 0.25
+# Views of what is so many times larger.
+_VIEW = 4
 # What an item takes beside its numbers: its tensors are Python objects.
 _OBJECT_BYTES = 1024
 # Objects of a data set that are looked at for what they hold.
@@ -175,9 +177,21 @@ def made_anew(live: Live) -> Iterator[Finding]:
         if _generator_in(dataset) is not None or not hasattr(dataset, "__len__"):
             continue
         n, one_bytes = len(dataset), items.item_bytes
-        size = f"{plural(n, 'item')} of {fmt_bytes(one_bytes)}: {fmt_bytes(n * one_bytes)}"
         while type(dataset).__module__.startswith("torch.") and hasattr(dataset, "dataset"):
             dataset = dataset.dataset  # a Subset
+        line = line_of(type(dataset).__getitem__) or only_line_with(_LOADER)
+        if items.kept_bytes > _VIEW * one_bytes:
+            yield fact(
+                "items-of-views",
+                f"An item shows {fmt_bytes(one_bytes)} of tensors of {fmt_bytes(items.kept_bytes)}",
+                ("all of them is read, or made, anew for each item, of which the rest is unused",),
+                "torch.save(part.clone(), path)  # a view is written with all that it is a part of\n"
+                "# and of what is not written here, read or make the part alone",
+                line=line,
+                acts_on=("data wait",),
+            )
+            continue
+        size = f"{plural(n, 'item')} of {fmt_bytes(one_bytes)}: {fmt_bytes(n * one_bytes)}"
         yield fact(
             "items-made-anew",
             f"{name_of(dataset)} makes the same items anew in each epoch",
@@ -192,7 +206,7 @@ def made_anew(live: Live) -> Iterator[Finding]:
             else f"# too much for memory ({size}, and objects):\n"
             "# write what __getitem__ makes to a file once (np.lib.format.open_memmap)\n"
             'rows = np.load("items.npy", mmap_mode="r")  # in __init__',
-            line=line_of(type(dataset).__getitem__) or only_line_with(_LOADER),
+            line=line,
             acts_on=("data wait",),
         )
 
