@@ -7,6 +7,7 @@ import pickle
 import random
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -48,10 +49,10 @@ class SameItems:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the tensors that the tensors of an item are views of, if each has its own."""
-        wholes = [whole for *_, wholes in self._first.values() for whole in wholes]
-        kept = sum(n for _, n in wholes) // max(len(self._first), 1)
-        return kept if len(wholes) == len(set(wholes)) else 0
+        """Bytes of what an item's tensors are views of, but for what it shares with others."""
+        times = Counter(whole for *_, wholes in self._first.values() for whole in wholes)
+        own = (n for (_, n), count in times.items() if count == 1)
+        return sum(own) // max(len(self._first), 1)
 
     def watch(self, iterator: Any, steps: Callable[[], int]) -> None:
         """An epoch has begun; ``steps`` counts those that are over."""

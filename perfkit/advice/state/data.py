@@ -183,9 +183,10 @@ def made_anew(live: Live) -> Iterator[Finding]:
         if items.kept_bytes > _VIEW * one_bytes:
             yield fact(
                 "items-of-views",
-                f"An item shows {fmt_bytes(one_bytes)} of tensors of {fmt_bytes(items.kept_bytes)}",
+                f"Each item is {fmt_bytes(one_bytes)} of tensors of {fmt_bytes(items.kept_bytes)} "
+                "that are made for it",
                 ("all of them is read, or made, anew for each item, of which the rest is unused",),
-                "torch.save(part.clone(), path)  # a view is written with all that it is a part of\n"
+                "torch.save(part.clone(), path)  # a view is written with its whole tensor\n"
                 "# and of what is not written here, read or make the part alone",
                 line=line,
                 acts_on=("data wait",),
