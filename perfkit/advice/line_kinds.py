@@ -60,7 +60,7 @@ LOGGING = LineKind(
 )
 STORING = LineKind(
     "writing files",
-    "if step % 500 == 0:  # or once an epoch\n    torch.save(state, path)\n"
+    "if n % 500 == 0:  # rarely\n    torch.save(state, path)\n"
     "# what is needed each time, in a thread alongside the model:\n"
     "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(torch.save, results, path)\n"
     "torch.save(rows[i].clone(), path)  # a view is written with the whole tensor that it shows",
