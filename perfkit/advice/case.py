@@ -67,7 +67,6 @@ class Case:
 
     Attributes:
         lines: samples of source lines; none for a trace from a file.
-        worker_lines: the same of the DataLoader's workers.
         facts: what the trace does not contain; empty for a trace from a file.
         is_file: whether it is a trace from a file, about which nothing else is known.
         plain_ms: what a step takes without the profiler; None where that is not known.
@@ -200,9 +199,7 @@ class Case:
 
     @cached_property
     def step_us(self) -> float:
-        """What a step takes: without the profiler where that is known, and at least what the
-        device works on it.
-        """
+        """What a step takes, without the profiler if known: at least what the device works."""
         recorded_us = self._typical_us / max(len(self.typical.indices), 1)
         plain_us = recorded_us if self.plain_ms is None else 1e3 * self.plain_ms
         return max(plain_us, self.works_us)
@@ -311,9 +308,7 @@ class Case:
         return min(seen, self._hosts_idle)
 
     def idle_in(self, parts: Intervals) -> float:
-        """The share of the steps that these intervals cost: on a CPU their duration; with a device
-        only the part in which it idled.
-        """
+        """The share of the steps that these cost: with a device only while it idled."""
         if not self.on_device or not len(parts):
             return self.share_of(parts)
         device = device_layers(self.trace)[0]
@@ -340,9 +335,7 @@ class Case:
 
     @cached_property
     def waiting(self) -> tuple[float, float]:
-        """The shares of that time in which the thread waits for other threads, processes or
-        connections, and in which it sleeps, by the line samples; 0 without enough of them.
-        """
+        """Shares of that time of waits for others, and of sleeps; 0 for too few line samples."""
         samples = self.lines_in(self.outside_of_torch)
         return samples.share_of(is_wait), samples.share_of(is_sleep)
 

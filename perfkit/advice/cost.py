@@ -52,7 +52,6 @@ class BreakEven:
 
     Attributes:
         saved_per_run: what a run costs less since; negative where it costs more.
-        saved_hours_per_run: how many hours sooner it ends.
         runs: after so many runs the work is paid; None where nothing is saved.
     """
 
@@ -84,13 +83,7 @@ class StepElsewhere:
 
 @dataclass(frozen=True)
 class DeviceCost:
-    """The run on another device, predicted.
-
-    Attributes:
-        step: how long a step takes there, with its band.
-        price: of the run at ``step.ms``.
-        price_low, price_high: at the ends of the band.
-    """
+    """The run on another device, predicted: its price at ``step.ms``, and at the band's ends."""
 
     step: StepElsewhere
     price_per_hour: float
@@ -104,7 +97,6 @@ class RunCost(Shown):
     """What a run of so many steps costs.
 
     Attributes:
-        step_ms: length of a step.
         low_ms, high_ms: its interval; None where only one length is known.
         how: where that length comes from, in words.
         currency: of all prices, as given; may be empty.

@@ -97,7 +97,6 @@ def diagnose(
     Args:
         provenance: where the figures come from: ``measured here``, ``recorded`` …
         no_step: that the code has no steps, to be said first.
-        is_piece: whether no step was found, so that the figures are of all of it as one piece.
         state: what the run's objects have shown; it comes first.
     """
     bound = _bound(case, *overhead(case))
@@ -398,9 +397,7 @@ def uncapital(sentence: str) -> str:
 
 @dataclass(frozen=True)
 class _Bound:
-    """``bound_by``, the part that could go and its share, the work's own, and of small operators
-    how many a step has.
-    """
+    """``bound_by``, what could go, its share, the work's own, and small operators of a step."""
 
     bound_by: str
     part: str

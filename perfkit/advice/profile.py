@@ -56,7 +56,6 @@ class Profile(Shown):
     """Recorded steps, explained.
 
     Attributes:
-        breakdown: where the steps' time went.
         lines: of all steps like these, sorted by share of samples; empty for a trace from a file.
         worker_lines: the same of the DataLoader's workers, of the whole code.
         process_lines: the same of other processes that the code starts.
@@ -209,7 +208,6 @@ def explain(
     """Explain a recording, or a trace from a file.
 
     Args:
-        recording: a ``Recorder``'s recording, or a trace from ``perfkit.trace.load``.
         is_step: whether the whole recording is a step, because you say so.
         whole: host class → share, of all steps of the run; None where only a few are known.
         evaluated_ms: what of each recorded step was evaluation, where that is known.

@@ -17,7 +17,6 @@ class Clock:
 
     Attributes:
         device: ``"cpu"`` or ``"cuda:0"`` …: whose work this clock times.
-        resolution_ns: the smallest difference that it can show, in nanoseconds.
         now: host time in nanoseconds; only differences mean anything.
     """
 

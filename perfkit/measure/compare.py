@@ -72,20 +72,17 @@ class Comparison(Shown):
     """The result of :func:`compare`: two callables, measured in turn.
 
     Attributes:
-        names: of the first (``a``) and the second (``b``).
         a, b: time per call of each in milliseconds, one value per letter of the blocks.
         ratio: time of ``a`` ÷ time of ``b``, within blocks; 2 means that ``b`` takes half the time,
             0.5 that it takes twice the time. (Close to ``a.median / b.median``, which unlike this
             is affected by drift.)
         low, high: interval of the ratio at ``confidence``; 0 and infinity if only one or two blocks
             fitted into the budget.
-        confidence: of that interval.
         n_blocks: ABBA blocks measured. If not even one fits, one call of each counts as one.
         different: whether the interval excludes 1.
         repeats: calls of each per letter (more than 1 for very short callables).
         stopped: why measuring ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
         duration_s: how long it took in all, including warm-up.
-        ratios: of each block, in their order.
         detectable: the smallest difference that such a comparison detects with 80 % probability, as
             a share (0.03 is a ratio of 1.03), predicted from the spread of the blocks: see
             :attr:`perfkit.measure.paired.Interval.detectable`. None if there are too few blocks.
@@ -298,26 +295,19 @@ def _repeats(
     a: Callable[[], object],
     b: Callable[[], object],
     clock: Clock,
-    calls_ms: tuple[float, float],
+    calls_ms: tuple[float, float],  # of a warm one; 0 if there was none
     enough: Callable[[], bool],
 ) -> tuple[int, int]:
-    """How many calls of each make a letter long compared with clock ticks and interruptions.
-
-    Args:
-        calls_ms: what one warm call of each took; 0 if there was none.
-    """
+    """How many calls of each make a letter long compared with clock ticks and interruptions."""
     wanted_ms = max(_LETTER_NS, _LETTER_TICKS * clock.resolution_ns) / 1e6
     if min(calls_ms) >= _SURELY_LONG * wanted_ms:
         return 1, 1
-    calls_ms = (
-        _per_call_ms(a, wanted_ms, clock, enough),
-        _per_call_ms(b, wanted_ms, clock, enough),
-    )
-    if max(calls_ms) <= _ALIKE * min(calls_ms):
-        calls_ms = (min(calls_ms),) * 2
+    a_ms, b_ms = (_per_call_ms(one, wanted_ms, clock, enough) for one in (a, b))
+    if max(a_ms, b_ms) <= _ALIKE * min(a_ms, b_ms):
+        a_ms = b_ms = min(a_ms, b_ms)
     first, second = (
         min(max(math.ceil(wanted_ms / call_ms), 1), _MOST_REPEATS) if call_ms else _MOST_REPEATS
-        for call_ms in calls_ms
+        for call_ms in (a_ms, b_ms)
     )
     return first, second
 
@@ -413,12 +403,7 @@ def sentence(names: tuple[str, str], interval: Interval) -> str:
 def doubts(
     a: _Array, b: _Array, interval: Interval, *, busy: str = "", over: str = ""
 ) -> tuple[str, ...]:
-    """Reasons to doubt the interval of two arms, in one sentence; empty if there are none.
-
-    Args:
-        busy: what else the machine was doing, as :class:`CpuContention` says it.
-        over: how far the budget was overrun.
-    """
+    """Reasons to doubt the interval of two arms, in one sentence; empty if there are none."""
     found = [busy.rstrip(".")] if busy else []
     found += [over] if over else []
     both = np.sqrt(a * b).ravel()  # the machine affects both arms

@@ -74,9 +74,8 @@ class ModuleUse:
     """How a module was called from outside of any other.
 
     Attributes:
-        n_calls: how often, in the steps that were looked at.
-        n_trained: of these, in training mode with gradients on.
-        n_eval_with_grad: of these, in evaluation mode with gradients on.
+        n_calls, n_trained, n_eval_with_grad: in the steps that were looked at; the latter two of
+            these, in training and evaluation mode with gradients on.
         shapes: distinct shapes and numbers that it was given, at most 256.
         n_unsynced: backward passes after a forward pass that had prepared to exchange gradients
             with other ranks, although gradients were to stay here.
@@ -210,7 +209,6 @@ class Live:
         n_profiled: looks at which a profiler of the program's own was on.
         traces_until: the step at whose end the rules are asked once more; until then a rule traces,
             which slows steps: -1 where none may.
-        undo: called at the end, by and by.
 
     Args:
         is_ours: whether the profiler that is on is perfkit's.

@@ -65,7 +65,6 @@ def loader_cause(
     """Name the cause; None if there is none to name, or the evidence is too thin.
 
     Args:
-        stats: what the workers did; None where that is not known.
         lost: share of the step that waiting for data costs.
         loads: share of the workers' time in which they were seen at work on a batch; else they
             wait to be asked for one.

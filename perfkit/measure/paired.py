@@ -50,9 +50,6 @@ class Looks:
 
     At a few geometrically spaced moments, and only at the interval's width: looking after every
     block, or stopping when a difference appears, would give too many false ones.
-
-    Args:
-        first: blocks before the first look.
     """
 
     def __init__(self, first: int) -> None:

@@ -49,11 +49,8 @@ class WatchedRun(Generic[_Batch]):
     It keeps no reference to a batch, and the loader's iterator lives as long as in a bare loop.
 
     Args:
-        loader: anything that can be looped over.
         total: steps per epoch; by default ``len(loader)`` if it has a length.
-        read_memory: called only at updates; by default
-            :func:`~perfkit.measure.memory_looks.footprint`.
-        mark: starts to observe what else the machine does.
+        read_memory: called only at updates.
     """
 
     def __init__(

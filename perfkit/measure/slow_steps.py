@@ -82,9 +82,7 @@ def growing_phase(steps: Steps) -> str:
 def first_epoch(steps: Steps, starts: Sequence[int]) -> str:
     """That the first epoch was slower than the later ones, and in what; else empty.
 
-    Args:
-        steps: of all epochs; the first one of each may be missing.
-        starts: the number of each epoch's first step.
+    ``starts`` are the numbers of the epochs' first steps, which ``steps`` may lack.
     """
     if len(starts) < 2:
         return ""

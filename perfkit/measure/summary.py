@@ -47,12 +47,9 @@ class Summary(Shown):
     """n measurements of one thing.
 
     Attributes:
-        n: how many values.
-        median: their median, in ``unit``.
         low, high: interval of the median at ``confidence``, in ``unit``.
         confidence: what the interval reaches: 95 %, or less if n is too small.
         unit: of all figures, e.g. ``"ms"``.
-        minimum, maximum: the extremes, in ``unit``.
         warnings: reasons to doubt these figures, one sentence each.
     """
 

@@ -108,7 +108,6 @@ class StepTracker:
         fetches: the caller tells of each batch and epoch; else DataLoaders are listened to.
         steps_only: evaluation and checkpoints are no part of a step; the phases have them.
         is_recorded: a recorder samples the lines of slow steps, and looks at loaders' workers.
-        mark: begins to look at what else the machine does.
         hz: updates a second, rarer where they take long.
 
     Attributes:

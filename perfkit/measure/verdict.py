@@ -115,8 +115,6 @@ class RunCurve:
 
     Attributes:
         numbers: step numbers from 1; the first step of each epoch is left out.
-        step_ms, wait_ms: durations and data waits of these steps.
-        memory_numbers, memory_bytes: the memory readings and their step numbers.
     """
 
     numbers: _Array
@@ -134,7 +132,6 @@ class RunSummary(Shown):
         ended: ``"finished"``, ``"ended after 80 of 100 batches"`` (by a break, a trainer's limit
             of steps, an exception), ``"interrupted"`` or what the loader raised.
         n_epochs: loops over the loader; a look at a single batch is none.
-        wall_s: seconds from the beginning to the end of these loops.
         step: duration of a step in ms, without warm-up and first steps of epochs; None if no step
             was completed.
         wait_share: data wait as a share of the time of these steps, between 0 and 1.

@@ -22,12 +22,9 @@ class Options:
     """What to record of a run.
 
     Attributes:
-        steps: steps to record.
         warmup: steps to let pass before; at least one, because the first one includes the set-up.
         memory: account for the memory of the first steps, from the first forward pass on.
-        memory_steps: of how many.
         synclint: look for lines that make a GPU wait, in two steps after these.
-        stacks: record Python stacks.
         shapes: record the shapes of operators' inputs; they are anyway where this machine's peaks
             are known.
     """

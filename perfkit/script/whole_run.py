@@ -49,25 +49,17 @@ _LEAST_SHARE = 0.001
 
 @dataclass(frozen=True)
 class Times:
-    """When the run began, when torch was imported (None if it was not), and when it ended, by
-    ``time.perf_counter``; and whether torch was imported in another thread than the program's.
-    """
+    """When the run began, torch was imported, and the run ended, by ``time.perf_counter``."""
 
     began_s: float
-    torch_s: float | None
+    torch_s: float | None  # None if it was not
     ended_s: float
-    torch_elsewhere: bool = False
+    torch_elsewhere: bool = False  # in another thread than the program's
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the run's wall time.
-
-    Attributes:
-        what: ``"set-up, until the first step ended"``.
-        seconds: how long it took; all parts add up to the run.
-        where: lines that ran in it, in words; empty where they are not known.
-    """
+    """A part of the run's wall time, to which all add up; and lines that ran in it, if known."""
 
     what: str
     seconds: float

@@ -38,7 +38,6 @@ class SyncLine(Shown):
     Attributes:
         file: the file of the line, as tracebacks name it.
         op: what on that line waits, as it was written; several are separated by commas.
-        why: what the host waits for.
         count: how often it happened while the code was watched.
         code: the text of the line; empty where the source is not to be had.
         place: the line as a person names it: ``train.py:12``, ``cell [3], line 5``.

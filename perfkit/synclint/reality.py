@@ -54,9 +54,6 @@ _LABEL = "perfkit line "
 class Tracer:
     """Context manager in the watched run; afterwards :meth:`waits` says which lines waited.
 
-    Args:
-        late: the trace starts at :meth:`begin`.
-
     Attributes:
         missing: why there is no trace of all of the run; empty where there is one.
         pause: a context in which the watch does not look; the watch sets it.

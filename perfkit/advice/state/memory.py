@@ -579,10 +579,7 @@ def _tensor(
     least: float,
     ours: tuple[Any, ...],
 ) -> _Keeper | None:
-    """A tensor of the size of which there are most more bytes than before, if tensors grew.
-
-    It has a name where one like it is made in each step, or a line of the user's makes it grow.
-    """
+    """A tensor of the size that grew most; it has a name if a line or each step makes it grow."""
     more = {size: size * (len(some) - before.storages[size]) for size, some in by_size.items()}
     total = sum(size * n for size, n in now.storages.items())
     was = sum(size * n for size, n in before.storages.items())

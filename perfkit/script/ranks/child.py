@@ -32,9 +32,7 @@ class Parcel:
     Attributes:
         workload: the function, pickled by cloudpickle.
         sources: lines of notebook cells by file name, for tracebacks.
-        values: of its settings, pickled in the same way.
         backend: of the process group that is made for it; empty for none.
-        sys_path: where modules are found.
         n_steps: after so many a generator is closed: the recorded ones are over, and as many again
             without the profiler tell what recording cost.
     """

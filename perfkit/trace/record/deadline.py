@@ -26,11 +26,7 @@ _JOIN_S = 2.0  # the thread may be waiting for a place in the interpreter's queu
 
 
 class Deadline:
-    """A time, or an amount of memory, whichever comes first.
-
-    Args:
-        on_deadline: called in a thread of its own, once for each deadline.
-    """
+    """A time, or an amount of memory, whichever comes first; told once, in a thread of its own."""
 
     def __init__(self, on_deadline: Callable[[], None]) -> None:
         self.memory_was_full = False

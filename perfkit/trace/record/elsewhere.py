@@ -287,8 +287,6 @@ class Growth:
         seconds: what all of them take beyond the first third's median.
         share: the same as a share of all of them.
         most: the largest share that is gone where no step takes longer than the first one.
-        place: the innermost line below which most of it is; empty where none is.
-        line_share: how much of it is below that line.
         phase: in which phase most of it is, in words; empty where that is not known.
     """
 

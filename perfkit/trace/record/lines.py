@@ -68,7 +68,6 @@ class Line:
             where lines are merged.
         inner: the innermost line of an installed package that it called and that says something:
             ``transformers/trainer.py:2501``; empty where there is none.
-        inner_function: the function of that line, with its class: ``Trainer._save_checkpoint``.
         is_framework: it runs a whole training (``trainer.fit()``), and only ``inner`` shows
             which part of it.
         mostly: the innermost function of a library in which most of this line's samples were
@@ -311,7 +310,6 @@ class Around:
     """The innermost frame that most of some samples have in common.
 
     Attributes:
-        share: how many of the samples ran below it.
         below: the source of the outermost line that these have in common and the usual ones do not,
             if that is another line: ``evaluate(model)``.
         inside, mostly: as of :class:`~perfkit.trace.record.elsewhere.Stretch`.

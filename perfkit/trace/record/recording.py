@@ -27,7 +27,6 @@ class Recording:
             whole region where it has none.
         worker_lines: the same of the DataLoader's workers, of the whole region.
         process_lines: the same of other processes that the region starts.
-        raw: the trace as torch wrote it, JSON.
         elsewhere: the region's time outside of steps like the recorded ones; None where no step
             was recorded.
         n_foreign_steps: optimizer steps in other threads, which are not recorded.

@@ -37,17 +37,13 @@ class _Optimizer:
 
 
 class StepEnds:
-    """Finds the ends of steps in the thread that starts it, until :meth:`close`.
-
-    Args:
-        run: calls what it is given as the recorder's own work.
-    """
+    """Finds the ends of steps in the thread that starts it, until :meth:`close`."""
 
     def __init__(
         self, instrument: Instrument, run: Callable[..., None], on_end: Callable[[], None]
     ) -> None:
         self._instrument = instrument
-        self._run, self._on_end = run, on_end
+        self._run, self._on_end = run, on_end  # the first calls it as the recorder's own work
         self.n_foreign = 0  # in other threads
         self._stepped_in_pass: dict[int, Any] = {}  # id → optimizer
         self._known: dict[int, _Optimizer] = {}  # by id

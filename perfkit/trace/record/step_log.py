@@ -29,7 +29,6 @@ class Coverage:
     """What part of a region was profiled.
 
     Attributes:
-        n_steps_seen: steps of the region, profiled or not.
         first_step: the first profiled one, counted from 1; 0 where none was marked.
         profiled_s: how long was profiled, in seconds: the marked steps, or where there are none
             what is shown in their place.
@@ -59,16 +58,12 @@ class Coverage:
 class StepLog:
     """The steps of a region, by ``time.perf_counter``.
 
-    Args:
-        steps, max_seconds, late: what is to be recorded, as a recorder was asked.
-
     Attributes:
         n, n_recorded: how many have ended, and of how many recording has seen begin and end.
         n_until_stop: how many had ended when recording did.
         times_s: begin and end of each of the first 200,000.
         recorded_ms, later_ms: how long the recorded ones took, and those after recording.
-        since_s: when the step began that runs now.
-        last_s: when the last one ended.
+        since_s, last_s: when the step began that runs now, and the last one ended.
         ours_s: of the region, in which the profiler started or stopped.
         skips_next, skips_all: the step that runs now, or all from now on, tell nothing of
             unprofiled ones.
