@@ -383,7 +383,7 @@ def test_a_wait_names_the_call_that_the_host_sat_in(sat: Any, said: str) -> None
         ("x = f(y)", "# look at what this line does each time"),
         ("evaluate(model)", "with torch.inference_mode():"),
         ("torch.save(model, path)", "# less often, and only what a restart needs"),
-        ("torch.save(activation, path)", "if step % 500 == 0:  # or once an epoch"),
+        ("torch.save(activation, path)", "if n % 500 == 0:  # rarely"),
         ("x = torch.load(path)", "# read ahead in a DataLoader's workers"),
         ("time.sleep(3)", "# the step sleeps"),
     ],
