@@ -89,12 +89,10 @@ class Case:
 
     @cached_property
     def nesting(self) -> Nesting:
-        """The nesting of ops."""
         return nesting(self.trace, self.steps)
 
     @cached_property
     def operators(self) -> tuple[Operator, ...]:
-        """Operators, sorted by self time."""
         return operators(self.trace, self.steps)
 
     @cached_property
@@ -113,7 +111,6 @@ class Case:
 
     @property
     def n_steps(self) -> int:
-        """Number of profiled steps."""
         return max(len(self.steps), 1)
 
     @property

@@ -46,7 +46,6 @@ class Diagnosis:
             is at least a fifth of the step (``gaps``: idle although work is queued; ``driver``:
             idle while the host is in a long driver call that launches nothing).
         verdict: the same in at most twelve words.
-        sentence: the same in words, with its numbers.
         findings: what to change, sorted by the bound of the gain, largest first.
         no_cure: a sentence if no finding is about what bounds the step; else empty.
         first: what to say before the sentence: that most of the time was not in steps like these.
@@ -75,7 +74,6 @@ class Diagnosis:
         return " ".join((*self.first, self.sentence))
 
     def to_dict(self) -> dict[str, Any]:
-        """This diagnosis as plain JSON types."""
         return fields(self, without=("is_one_sided", "is_ahead"))
 
 
@@ -407,9 +405,7 @@ class _Bound:
 
 
 def _bound(case: Case, n_small: float = 0.0, small: float = 0.0) -> _Bound:
-    """On a CPU, the largest part. With a device, the largest loss worth removing: idle time is
-    lost in addition to the device's work, however long that takes.
-    """
+    """On a CPU the largest part; with a device the largest loss: idle time adds to its work."""
     # what only a few steps do is a share of the profiled time, not of a typical step
     rare = max(case.idle_in(case.set_up.parts), case.idle_in(case.capturing))
     losses = {

@@ -23,7 +23,6 @@ class Finding:
         rule: the rule that found it, e.g. ``dataloader-no-workers``.
         title: the finding in a sentence, without the full stop.
         evidence: what was seen, with numbers, one sentence each.
-        what_to_do: code to change, as a snippet.
         gain_at_most: upper bound of the speed-up of a step, e.g. 1.4; a bound, not a promise.
             Bounds above 10 read "over 10×": the rest of such a step is not known well enough to
             say more.
@@ -64,7 +63,6 @@ class Finding:
         return self.is_state or not self.cures
 
     def to_dict(self) -> dict[str, Any]:
-        """This finding as plain JSON types."""
         from perfkit.base.lessons import lesson_of
 
         return fields(
@@ -98,16 +96,8 @@ def found(
         formula: instead of it, where no time is gained.
     """
     gain, said = amdahl(share, speedup=speedup)
-    return Finding(
-        rule=rule,
-        title=title,
-        evidence=tuple(evidence),
-        what_to_do=what_to_do,
-        gain_at_most=gain,
-        formula=formula or f"{of}{said}",
-        cures=cures,
-        **more,
-    )
+    formula = formula or f"{of}{said}"
+    return Finding(rule, title, tuple(evidence), what_to_do, gain, formula, cures, **more)
 
 
 # Class of a step → the bounds that are about it.
@@ -134,20 +124,10 @@ def fact(
     **more: Any,
 ) -> Finding:
     """A finding about the run's objects; see :class:`Finding`."""
-    bound, formula = gain or (1.0, "")
-    return Finding(
-        rule=rule,
-        title=title,
-        evidence=evidence,
-        what_to_do=what_to_do,
-        gain_at_most=bound,
-        formula=formula,
-        cures=tuple(dict.fromkeys(bound for one in acts_on for bound in _BOUNDS_OF[one])),
-        has_bound=gain is not None,
-        is_state=True,
-        acts_on=acts_on,
-        **more,
-    )
+    at_most, formula = gain or (1.0, "")
+    cures = tuple(dict.fromkeys(bound for one in acts_on for bound in _BOUNDS_OF[one]))
+    more |= {"has_bound": gain is not None, "is_state": True, "acts_on": acts_on}
+    return Finding(rule, title, evidence, what_to_do, at_most, formula, cures, **more)
 
 
 def interval(median_ms: float, low_ms: float, high_ms: float) -> str:

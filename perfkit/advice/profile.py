@@ -99,10 +99,7 @@ class Profile(Shown):
 
     @cached_property
     def waterfall(self) -> Waterfall | None:
-        """From the step down to its lower bound, cause by cause; computed when asked for.
-
-        None where nothing was recorded, or of one piece without steps.
-        """
+        """From the step down to its lower bound, cause by cause; None without recorded steps."""
         if self.nothing or self.is_piece:
             return None
         try:

@@ -173,13 +173,10 @@ def padding(batch: Any) -> Padding | None:
         if batch.layout.__str__() != "torch.strided" or str(batch.dtype) == "torch.bfloat16":
             return None
         batch = batch.detach().numpy()
-    if (
-        not isinstance(batch, np.ndarray)
-        or batch.ndim not in (2, 3)
-        or batch.dtype.kind not in "iuf"
-    ):
+    if not isinstance(batch, np.ndarray) or batch.ndim not in (2, 3):
         return None
-    if batch.shape[0] < _LEAST_ROWS or batch.shape[1] < _LEAST_LENGTH:
+    n, length = batch.shape[:2]
+    if batch.dtype.kind not in "iuf" or n < _LEAST_ROWS or length < _LEAST_LENGTH:
         return None
     if batch.size > _MOST_ELEMENTS:
         batch = batch[: max(_MOST_ELEMENTS * batch.shape[0] // batch.size, _LEAST_ROWS)]

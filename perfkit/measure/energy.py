@@ -114,8 +114,7 @@ def energy(
     clock.settle()
     first = read_energy()
     if not first.joules:
-        nothing = stamp("measured here")
-        return Energy((), samples_per_step, 0.0, 0, 0, first.unread, nothing)
+        return Energy((), samples_per_step, 0.0, 0, 0, first.unread, stamp("measured here"))
     rest = _block(lambda: time.sleep(_REST_S), clock)
     mark, blocks = ContentionMark(), list[_Block]()
     while len(blocks) < _FEWEST_BLOCKS or sum(one.seconds for one in blocks) < budget_s:

@@ -131,12 +131,7 @@ def rise(
 
 
 def look(step: int, *, workers: bool = False, heap: bool = True) -> MemoryLook:
-    """Look at memory now.
-
-    Args:
-        workers: ask the loaders' workers, too, which takes some ms each.
-        heap: ask malloc, too, which takes some ms on a heap with many holes.
-    """
+    """Look at memory now: workers take some ms each, and malloc on a heap with many holes."""
     began_s = time.perf_counter()
     used, free = (heap_use() if heap else None) or (None, 0)
     heap_ms = (time.perf_counter() - began_s) * 1e3

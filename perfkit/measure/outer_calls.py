@@ -33,9 +33,7 @@ class OuterCalls:
     def start(self, begins: Callable[[Any, Any], None], ends: Callable[[], None]) -> None:
         """Begin, in this thread.
 
-        Args:
-            begins: called with the module and its inputs; without these where it is compiled.
-            ends: called at its end; later, where it raised.
+        ``begins`` gets no inputs of what is compiled; ``ends`` comes later where a module raised.
         """
         import torch
 

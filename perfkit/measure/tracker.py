@@ -116,7 +116,6 @@ class StepTracker:
         memory: readings, each with the number of steps before it.
         phase_ns: nanoseconds of each of :data:`~perfkit.measure.phases.PHASES`, of the whole run.
         after_ns: the part of these that came after the last step.
-        epochs: how many epochs gave the steps' batches.
         update_ns: what the updates took; part of no step.
         busy: what else the machine did, as far as it was looked at; None where it was not.
     """

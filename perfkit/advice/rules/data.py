@@ -103,12 +103,5 @@ def dataloader(case: Case) -> Iterator[Finding]:
         )
     if gain >= _LEAST_GAIN:
         yield Finding(
-            rule=name,
-            cures=("data",),
-            title=title,
-            evidence=tuple(evidence),
-            what_to_do=what_to_do,
-            gain_at_most=gain,
-            formula=formula,
-            line=line,
+            name, title, tuple(evidence), what_to_do, gain, formula, cures=("data",), line=line
         )

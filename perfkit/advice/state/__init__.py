@@ -98,5 +98,4 @@ class StateWatch:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was found."""
         return tuple(one for found in self._found.values() for one in found)

@@ -217,14 +217,10 @@ def row_by_row(live: Live) -> Iterator[Finding]:
     """A table in memory is read a row at a time."""
     for _, loader in alive(live.loaders):
         dataset = loader.dataset
-        if (
-            (loader.batch_size or 0) < _LEAST_BATCH
-            or hasattr(dataset, "__getitems__")
-            or not hasattr(dataset, "__len__")
-        ):
+        is_small = (loader.batch_size or 0) < _LEAST_BATCH
+        if is_small or hasattr(dataset, "__getitems__") or not hasattr(dataset, "__len__"):
             continue
-        columns = _columns_of(dataset)
-        if not columns:
+        if not (columns := _columns_of(dataset)):
             continue
         n = len(dataset)
         names = [name for name, _ in columns]

@@ -1,7 +1,4 @@
-"""What a rank says of itself twice a second, in a file, while the program runs.
-
-From these files the others tell who died, who hangs and how far each one is.
-"""
+"""What a rank says of itself twice a second, in a file: who died, who hangs, how far each is."""
 
 from __future__ import annotations
 

@@ -40,8 +40,7 @@ class LateRank:
         lost_ms: what each of the others waits for it, ms a step, mean of all steps.
         last_in: share of the steps in which it comes last and the others wait for it.
         phase: in which it needs more than the others; empty where none stands out.
-        phase_ms: its time in that phase, ms a step, in the steps in which it is last.
-        others_ms: that of the others, likewise.
+        phase_ms, others_ms: its time in that phase, and the others', ms a step where it is last.
         gain_ms: what a step would be shorter if it were never later than the next one.
     """
 

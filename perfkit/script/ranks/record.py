@@ -69,11 +69,7 @@ def keep(
     text: str = "",
     trace: bool = False,
 ) -> None:
-    """Leave this rank's record in the job's folder, with ``trace`` the recorded steps, too.
-
-    Raises:
-        UsageError: the folder cannot be written to.
-    """
+    """Leave this rank's record in the job's folder, with ``trace`` the recorded steps, too."""
     steps = result.steps
     memory = None if steps is None else steps.memory
     busy = None if seen is None else seen.run.busy

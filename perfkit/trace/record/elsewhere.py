@@ -65,8 +65,7 @@ class Stretch:
     Attributes:
         when: ``before the first step ended``, ``in every 10th step`` …
         seconds: what it took beyond steps like the recorded ones.
-        n_steps: how many steps it is spread over; 0 where it is in none.
-        numbers: which steps these are, from 1.
+        n_steps, numbers: how many steps it is spread over, and which, from 1; 0 if it is in none.
         place: the innermost line below which most of it ran, or the line most often seen in it;
             empty where too few samples were taken.
         share: how much of the stretch's samples ran below it.

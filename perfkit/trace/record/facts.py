@@ -58,7 +58,6 @@ class FactsWatch:
     """Looks at what no trace says, until :meth:`close`; each look is between two steps.
 
     Attributes:
-        contention: what else the machine did while steps were recorded.
         loaders: looks at the workers of DataLoaders, at each step's end; None where none is used.
     """
 

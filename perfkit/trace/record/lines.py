@@ -56,7 +56,6 @@ class Line:
     """One line of user code.
 
     Attributes:
-        file: the file name under which Python knows the code.
         where: what to call it: ``cell [3], line 7`` or ``train.py:12``.
         text: the statement that begins there (see :mod:`perfkit.base.source`); empty where
             there is no source.
@@ -144,10 +143,7 @@ class LineSamples:
     stacks: tuple[tuple[tuple[Frame, ...], bool, int], ...] = ()
 
     def by_line(self) -> tuple[Line, ...]:
-        """One entry per source line, whatever library it called; most frequent first.
-
-        A line that runs a framework has one entry per line of the framework.
-        """
+        """One entry per source line, or per line of the framework that it runs; by frequency."""
         merged: dict[tuple[str, int, str], Line] = {}
         for line in self.lines:
             key = (line.file, line.line, line.inner if line.is_framework else "")

@@ -486,9 +486,6 @@ class Recorder:
         """Tell what was recorded, while the region runs on; at the end of a step, in its thread.
 
         :attr:`recording` then has the rest, too; the time that this takes is in no figure of it.
-
-        Raises:
-            MeasurementError, TraceError: as :attr:`recording`; and what ``tell`` raises.
         """
         log, began_s = self.log, time.perf_counter()
         self.sampled.take()
