@@ -11,7 +11,7 @@ import gc
 import inspect
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -351,14 +351,11 @@ def _own_names(first: object, second: object) -> tuple[str, str]:
 
 
 def _checked_names(names: object) -> tuple[str, str]:
-    if (
-        not isinstance(names, Sequence)
-        or isinstance(names, str)
-        or len(names) != 2
-        or not all(isinstance(n, str) for n in names)
-    ):
-        raise UsageError(f"names must be two strings, got {shown(names)}")
-    first, second = (printable(name, _LONGEST_NAME) for name in names)
+    match names:
+        case [str(), str()]:
+            first, second = (printable(name, _LONGEST_NAME) for name in names)
+        case _:
+            raise UsageError(f"names must be two strings, got {shown(names)}")
     if first == second:
         raise UsageError(f"names must differ, got {first!r} twice")
     return first, second

@@ -1,12 +1,8 @@
 """The objects of a run: its modules, optimizers, loaders and batches, and what it calls in steps.
 
-A recording of six steps shows what happens, and not why: that a flag is on, that a data set is a
-list of dicts, that hooks multiply. These are facts that need no sample. :class:`Live` is told of
-the objects by the hooks of :class:`~perfkit.measure.phases.Phases`, and whoever asks about them
-(``perfkit.advice.state``) does so between two steps: after steps 1, 2, 4, 8 …
-
-It looks at the first eight steps and at those that double their number; all others cost a
-comparison. Objects are held weakly.
+They tell why a step is as it is, which a recording does not: that a flag is on, that a data set is
+a list of dicts, that hooks multiply. ``perfkit.advice.state`` asks about them between two steps:
+after steps 1, 2, 4, 8 … Steps that are not looked at cost a comparison; objects are held weakly.
 """
 
 from __future__ import annotations
@@ -27,11 +23,11 @@ from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.stand_in import stand_in
 from perfkit.base.uninterrupted import Uninterrupted
 from perfkit.base.user_code import is_user_code, tells_something
+from perfkit.measure.batch import Padding, n_tensors, padding, parts_of
+from perfkit.measure.graph_looks import IgnoredTargets, OneHotFactor, look_into
 from perfkit.measure.memory_looks import MemoryLook, look, own_rise
 
 if TYPE_CHECKING:
-    from perfkit.measure.batch import Padding
-    from perfkit.measure.graph_looks import IgnoredTargets, OneHotFactor
     from perfkit.measure.same_items import SameItems
 
 #: Calls that are worth a word in a step: (module, attribute or class.attribute).
@@ -406,8 +402,6 @@ class Live:
             return  # in the first step only: it waits for the device
         self._n_graphs += 1
         if not (torch_compat.compiles_now() or torch_compat.cuda_is_capturing()):
-            from perfkit.measure.graph_looks import look_into
-
             with torch_compat.without_modes():
                 self.graphs += look_into(roots)
 
@@ -451,8 +445,6 @@ class Live:
                 self._watch_items(use, iterator)
         if not self.looks or (use.n_seen > 2 and self.n_steps < _LOOKS_INTO_FROM):
             return
-        from perfkit.measure.batch import n_tensors, padding, parts_of
-
         parts = parts_of(batch)
         if use.n_seen <= 2:
             self._compare(use, parts)

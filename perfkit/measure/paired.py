@@ -120,7 +120,6 @@ def ratio_interval(
     Args:
         first, second: one time per block, or an array of blocks × letters; in the same unit and the
             same block order.
-        confidence: confidence level of the interval, between 0 and 1.
 
     Raises:
         UsageError: the arms have different shapes or are empty.

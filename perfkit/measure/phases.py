@@ -2,8 +2,7 @@
 
 No profiler: torch's own hooks say when the outermost module, a backward pass, an optimizer and a
 DataLoader begin and end, and what is between them is ``other`` (the loss, copies, metrics,
-logging). The hook for modules is taken away while one runs, so that its cost does not grow with the
-model (``tests/bench/phases_cost.py`` measures it).
+logging). ``tests/bench/phases_cost.py`` measures what that costs.
 
 Times are the thread's own, of the host. On a GPU the work of a phase is only queued in it, and the
 phase that waits for the device gets the time of what it waits for.

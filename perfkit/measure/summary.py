@@ -11,17 +11,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
+from perfkit.base.trend import Trend, trend
 from perfkit.base.words import fmt_chosen_share, fmt_ratio, fmt_share
-
-if TYPE_CHECKING:
-    from perfkit.base.trend import Trend
 
 #: From these shares of a step on, what could be removed bounds it, or bounds it in part: without it
 #: a step is at most 1 / (1 - share) times as fast, 2× at one half, 1.25× at a fifth.
@@ -99,8 +96,6 @@ def summarize(values: Iterable[float] | npt.ArrayLike, *, unit: str = "ms") -> S
 
 def drift_of(values: npt.ArrayLike) -> Trend | None:
     """The trend of a series of times, if it is clear and at least 5 %, else None."""
-    from perfkit.base.trend import trend
-
     found = trend(values)
     if found is None or not found.clear or abs(found.relative) < DRIFT_FROM:
         return None

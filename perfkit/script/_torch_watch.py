@@ -98,8 +98,6 @@ class TorchWatch:
                 if mode is not None:
                     mode.__exit__(None, None, None)
 
-    # --- steps ------------------------------------------------------------------------------
-
     def _step_ended(self, began_s: float, ended_s: float) -> None:
         """Between two steps: what this takes belongs to neither."""
         live = self.state.live
@@ -109,8 +107,6 @@ class TorchWatch:
             self.recorder.log.times_s[-1:] = [(began_s, ended_s)]
         self.run.step_ended(round(began_s * 1e9), round(ended_s * 1e9))
         live.step_ended()
-
-    # --- the memory account and the sync lint, one after the other ----------------------------
 
     def _before_module(self, module: Any, _: object) -> None:
         """Before a forward pass: begin and end what is looked for in the first steps.

@@ -4,8 +4,6 @@ Before the program imports torch, nothing but the standard library is loaded and
 what a program sets for torch or numpy before it imports them (threads, visible devices) still
 works. Once torch is there, the :class:`~perfkit.trace.record.record.Recorder` finds the steps; it
 starts the profiler only after the warm-up, when the program has set up its devices itself.
-
-A process that the program forks forgets all of this at once.
 """
 
 from __future__ import annotations
@@ -134,13 +132,6 @@ class RunWatch:
             failure=self._instrument.failure,
         )
 
-    def _forget(self) -> None:
-        """In a forked child."""
-        self._wait_no_more()
-        if self.seen is not None:
-            self.seen.forget()
-            self.seen = None
-
 
 _watches: weakref.WeakSet[RunWatch] = weakref.WeakSet()
 
@@ -154,7 +145,10 @@ def n_steps_seen() -> int:
 def _after_fork() -> None:
     for watch in list(_watches):
         with watch._instrument.guard("forgetting in a forked process"):
-            watch._forget()
+            watch._wait_no_more()
+            if watch.seen is not None:
+                watch.seen.forget()
+                watch.seen = None
     _watches.clear()
 
 

@@ -90,11 +90,9 @@ class SyncLines(list[SyncLine], Shown):
         *,
         provenance: Provenance | None = None,
         warnings: tuple[str, ...] = (),
-        seen: str = "",
     ) -> None:
         super().__init__(syncs)
-        self.seen = seen
-        self.ended_by = ""
+        self.seen = self.ended_by = ""
         self.provenance = provenance or stamp("predicted")
         self.warnings = warnings
 

@@ -45,9 +45,7 @@ _NO_LABEL: AbstractContextManager[Any] = nullcontext()
 _MODULE_FILE = sys.modules["torch.nn.modules.module"].__file__
 
 # operators that unite operands of no dimension too (elsewhere those may stay on the host)
-_UNITE_ALL = frozenset(
-    {"aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"}
-)
+_UNITE_ALL = {"aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_"}
 # operators whose later operands may be on the host while the first is on the device
 _FIRST_ONLY = frozenset(
     {"aten::_ctc_loss_backward", "aten::_ctc_loss_backward.Tensor", "aten::embedding_renorm_"}
@@ -64,9 +62,7 @@ _CHECKED_ON_A_CPU = frozenset({"nanquantile", "quantile"})
 _MOST_HITS = 200_000
 # these move to a GPU without waiting although they are not told to on a CPU
 _DECIDES_BY_DEVICE = ("fabric/utilities/apply_func.py",)
-_INDEXING = frozenset(
-    {"aten::index.Tensor", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
-)
+_INDEXING = {"aten::index.Tensor", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
 
 
 class NotedWait(NamedTuple):

@@ -179,9 +179,6 @@ def joint(
     )  # fmt: skip
 
 
-# --- how it ended ---------------------------------------------------------------------------------
-
-
 def _culprits(
     here: Sequence[int], statuses: Mapping[int, Status], alive: set[int], *, hung: bool
 ) -> tuple[tuple[int, ...], str]:
@@ -222,9 +219,6 @@ def _hung(statuses: Sequence[Status], *, surely: bool) -> tuple[tuple[int, ...],
 
 def _others(n: int) -> str:
     return "the other rank" if n == 1 else f"the {n} other ranks"
-
-
-# --- who is late ----------------------------------------------------------------------------------
 
 
 def _sentence(n: int, late: Lateness | None, compared: Ranks | None) -> str:

@@ -81,17 +81,11 @@ def own_phases(asked: Sequence[Mapping[str, int]], *, on_device: bool) -> tuple[
     """
     if on_device or not any(sum(one.values()) for one in asked):
         return ALWAYS_OWN
-    own = list(ALWAYS_OWN)
     before, within, after = (any(one[w] for one in asked) for w in ("before", "within", "after"))
-    if not after:
-        own.append("optimizer")
-    if not before:
-        own.append("forward")
-    if not (before or after):
-        own.append("other")
-    if not within:
-        own.append("backward")
-    return tuple(own)
+    meets_in = {
+        "optimizer": after, "forward": before, "other": before or after, "backward": within
+    }  # fmt: skip
+    return (*ALWAYS_OWN, *(phase for phase, meets in meets_in.items() if not meets))
 
 
 def lateness(

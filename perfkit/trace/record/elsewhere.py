@@ -4,8 +4,6 @@ A few recorded steps say nothing of an evaluation every tenth step, of rollouts 
 or of a data set that is built first. The length of *every* step is known, and lines are sampled
 all along: whatever a step took beyond twice a recorded one counts as time elsewhere, with the
 lines that ran in it.
-
-Steps may also take longer and longer: what late steps have more of than early ones is what grows.
 """
 
 from __future__ import annotations
@@ -15,11 +13,12 @@ import statistics
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from perfkit.base.instrument import Failure
 from perfkit.base.line_sampler import LineSampler, Samples
 from perfkit.base.plain import fields
+from perfkit.base.trend import Trend, trend
 from perfkit.base.words import fmt_ms, fmt_s, fmt_share, which_steps
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.record.lines import (
@@ -33,9 +32,6 @@ from perfkit.trace.record.lines import (
     samples_of,
 )
 from perfkit.trace.record.step_log import StepLog
-
-if TYPE_CHECKING:
-    from perfkit.base.trend import Trend
 
 # A step like the recorded ones takes at most so many times their median, and at most so many
 # times the longest of them.
@@ -319,8 +315,6 @@ def growth(
     n = len(steps_s)
     if n < _LEAST_STEPS:
         return None, None
-    from perfkit.base.trend import trend
-
     lengths = [end - begin for begin, end in steps_s]
     rises = trend(lengths)
     if rises is None or not rises.clear:

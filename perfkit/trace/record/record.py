@@ -10,9 +10,6 @@ The marks are ``ProfilerStep#n``, as of ``torch.profiler.profile.step``, so that
 the same steps in a saved trace. A mark is closed before anything else is done at a step's end, and
 the next one is opened after all that: what perfkit takes between two steps belongs to neither.
 
-torch cannot run two profilers at once. One that the region starts works as if it were alone: ours
-ends just before, and there is no recording.
-
 All that runs inside the region is guarded by an :class:`~perfkit.base.instrument.Instrument`: if it
 fails the recording ends, and the region goes on.
 """
@@ -39,6 +36,7 @@ from perfkit.trace.read.steps import REGION_MARK
 from perfkit.trace.record.deadline import Deadline, call_in_main_thread
 from perfkit.trace.record.elsewhere import RegionLines, elsewhere, in_trace_time
 from perfkit.trace.record.facts import FactsWatch
+from perfkit.trace.record.lists import with_lists
 from perfkit.trace.record.profiler import (
     END_US,
     WRITTEN,
@@ -351,27 +349,22 @@ class Recorder:
 
     def _activate(self) -> None:
         """The next mark is a step's."""
-        if self.log.late and not self._started_late():
-            return
+        if self.log.late:
+            began_s = time.perf_counter()
+            try:
+                self._profiler.start()
+            except ProfilerBusyError:
+                self._stop_recording()
+                self.log.skips_all = True
+                return
+            finally:
+                self._start_s = time.perf_counter() - began_s
         self._profiler.go_on()
         self._state = "active"
         self._time_is_up = False
         self._deadline.allow_memory(at_step_end=self.log.n > 0)
         self._deadline.set(self.log.max_seconds)
         self._facts.recording_begins(late=self.log.late)
-
-    def _started_late(self) -> bool:
-        """Start the profiler in the middle of the region; False where one runs already."""
-        began_s = time.perf_counter()
-        try:
-            self._profiler.start()
-        except ProfilerBusyError:
-            self._stop_recording()
-            self.log.skips_all = True
-            return False
-        finally:
-            self._start_s = time.perf_counter() - began_s
-        return True
 
     def _stop_recording(self) -> None:
         before, self._state = self._state, "done"
@@ -404,7 +397,7 @@ class Recorder:
     # --- other profilers --------------------------------------------------------------------
 
     def _other_profiler_starts(self) -> None:
-        """The region starts a profiler by itself: end ours first, two at once crash."""
+        """The region starts a profiler by itself: end ours first: torch runs one at a time."""
         self.log.skips_all |= self._state == "done"  # steps that follow are no measure
         if not self.runs_profiler:
             return  # if theirs still runs when ours is to begin, it does not
@@ -513,8 +506,6 @@ class Recorder:
                 raw = raw.replace(unfinished, f'"{UNFINISHED_MARK}"'.encode())
             trace = replace(load(raw, progress=read), source=RECORDED_HERE)
             if profiler.with_shapes:
-                from perfkit.trace.record.lists import with_lists
-
                 with self._instrument.guard("reading the shapes of lists"):
                     trace = with_lists(trace, profiler.profile)
             profiler.forget()

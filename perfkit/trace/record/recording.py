@@ -21,7 +21,6 @@ class Recording:
     """A recorded region.
 
     Attributes:
-        n_steps_seen: steps of the whole region, profiled or not.
         n_steps_profiled: steps that the trace's marks cover.
         lines: samples of source lines, of steps like the recorded ones, recorded or not; of the
             whole region where it has none.
