@@ -189,12 +189,8 @@ class Profiling(Shown):
             self._recorder.tell_early(tell)
 
     def _explained(self, recording: Recording) -> Profile:
-        profile = explain(
-            recording,
-            is_step=self.n_calls > 0,
-            state=self._state.findings,
-            evaluated_ms=self._evaluated_ms,
-        )
+        state, is_step = self._state.findings, self.n_calls > 0
+        profile = explain(recording, is_step=is_step, state=state, evaluated_ms=self._evaluated_ms)
         if not profile.operators:
             return replace(profile, nothing=self._nothing(), warnings=recording.warnings)
         failures = (self._phases.failure, self._instrument.failure, *self._state.failures)

@@ -199,10 +199,5 @@ def _at_the_end(rows: np.ndarray[Any, Any]) -> Padding | None:
     used = np.where(holds.any(axis=1), length - holds[:, ::-1].argmax(axis=1), 0)
     if not used.any() or used.min() == length:
         return None
-    return Padding(
-        rows=n,
-        length=length,
-        share=float(1 - used.sum() / (n * length)),
-        longest=int(used.max()),
-        value=float(value),
-    )
+    share = float(1 - used.sum() / (n * length))
+    return Padding(n, length, share, longest=int(used.max()), value=float(value))

@@ -90,14 +90,8 @@ def needless(live: Live) -> Iterator[Finding]:
             why = f"{fmt_share(share)} of the time is spent in {name}(); {why}"
         else:
             title = f"{name}() runs in every step"
-        yield fact(
-            rule,
-            title,
-            (f"{_times(sum(n for _, n in calls))} a step: {why}",),
-            what_to_do,
-            line=calls[0][0],
-            acts_on=acts_on,
-        )
+        told = f"{_times(sum(n for _, n in calls))} a step: {why}"
+        yield fact(rule, title, (told,), what_to_do, line=calls[0][0], acts_on=acts_on)
 
 
 @state

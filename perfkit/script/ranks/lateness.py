@@ -101,11 +101,9 @@ def lateness(
         return None
     own = np.isin(PHASES, own_phases)
     # rank × step × phase
+    of_ranks = (records[rank] for rank in ranks)
     spent_ms = np.stack(
-        [
-            np.asarray(records[r].phase_ms)[np.searchsorted(records[r].numbers, numbers)]
-            for r in ranks
-        ]
+        [np.asarray(one.phase_ms)[np.searchsorted(one.numbers, numbers)] for one in of_ranks]
     )
     own_ms = spent_ms[:, :, own].sum(axis=2)
     second, first = np.sort(own_ms, axis=0)[-2:]

@@ -195,24 +195,14 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
         taken = inside(spans, samples)
         seen = [sample for sample in taken if not _imports(sample)]
         imports_s = excess_s * (1.0 - len(seen) / len(taken)) if taken else 0.0
-        found = Stretch(
-            when,
-            excess_s - imports_s,
-            len(steps),
-            numbers=tuple(i + 1 for i in steps),
-            imports_s=imports_s,
-        )
+        numbers, own_s = tuple(i + 1 for i in steps), excess_s - imports_s
+        found = Stretch(when, own_s, len(steps), numbers=numbers, imports_s=imports_s)
         if len(seen) < _LEAST_SAMPLES:
             return found
         # a slow step is an ordinary one, too: its lines are not what the rest of it went to
         times = len(steps) / len(alike) if alike else 0.0
         line = line_beyond(seen, usual, times)
-        if line is None:
-            return found
-        return replace(
-            found, place=line.place, source=line.source, share=line.share, below=line.below,
-            inside=line.inside, mostly=line.mostly,
-        )  # fmt: skip
+        return found if line is None else replace(found, **vars(line))
 
     slow = [i for i, slow in enumerate(is_slow) if slow and (i == 0 or i >= n_slowed)]
     found = []
@@ -333,8 +323,7 @@ def growth(
     line = line_beyond(seen, usual, times)
     if line is None or len(seen) - times * len(usual) < _LEAST_MORE:
         return rises, found
-    known = replace(found, place=line.place, source=line.source, line_share=line.share)
-    return rises, known
+    return rises, replace(found, place=line.place, source=line.source, line_share=line.share)
 
 
 class RegionLines:

@@ -303,7 +303,7 @@ def wilson(n: int, n_of: int) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Around:
-    """The innermost frame that most of some samples have in common.
+    """The innermost frame that most of some samples have in common; its fields are a stretch's.
 
     Attributes:
         below: the source of the outermost line that these have in common and the usual ones do not,
