@@ -71,6 +71,7 @@ class StepElsewhere:
         low_ms, high_ms: all as close to it, or as far from it, as the closest tenth and the
             farthest tenth of the recorded operators' time.
         share_kept: share of the recorded step that does not depend on the device.
+        doubts: what the band does not cover.
     """
 
     device: str
