@@ -88,8 +88,7 @@ class StepMeter:
 
     def add(self, step_ns: int, wait_ns: int, made_of: Sequence[int] = _NOTHING) -> tuple[int, int]:
         """A step is over; return its duration and data wait as they are kept, in nanoseconds."""
-        if step_ns < 0:  # the clock went backwards
-            step_ns = 0
+        step_ns = max(step_ns, 0)  # the clock may have gone backwards
         wait_ns = 0 if wait_ns < 0 else min(wait_ns, step_ns)
         self.n += 1
         self.total_ns += step_ns

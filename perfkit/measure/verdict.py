@@ -185,9 +185,7 @@ def summarize_run(facts: RunFacts) -> RunSummary:
     steps, notes = _steady(facts)
     step_ms = steps.step_ms
     step = summarize(step_ms, unit="ms") if len(step_ms) else None
-    share, low, high = (
-        _wait_share(step_ms, steps.wait_ms) if facts.waits_known else (None, None, None)
-    )
+    share, low, high = _wait_share(steps) if facts.waits_known else (None, None, None)
     per_s = 1e3 / facts.total_ms if facts.total_ms > 0 else None
     steps_per_s = facts.n_steps * per_s if per_s else None
     on_gpu = not in_use().is_cpu
@@ -250,14 +248,13 @@ def _steady(facts: RunFacts) -> tuple[Steps, list[str]]:
     return facts.steps.at(keep), notes
 
 
-def _wait_share(
-    step_ms: _Array, wait_ms: _Array
-) -> tuple[float | None, float | None, float | None]:
+def _wait_share(run: Steps) -> tuple[float | None, float | None, float | None]:
     """Data wait over step time, with the interval of a ratio estimator over stretches of the run.
 
     Neighbouring steps are dependent (workers deliver in bursts); stretches hardly are. Cochran,
     Sampling Techniques, 6.4.
     """
+    step_ms, wait_ms = run.step_ms, run.wait_ms
     total = float(step_ms.sum())
     if total <= 0:
         return None, None, None

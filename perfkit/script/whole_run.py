@@ -39,12 +39,8 @@ _OF_MEMORY = {
 }  # fmt: skip
 # Fewer steps than these say no more than the recorded ones.
 _LEAST_STEPS = 10
-# Less time in imports is not told.
-_LEAST_IMPORTS_S = 0.1
-# A phase with less of some time than this is not told.
-_LEAST_PHASE = 0.05
-# A part of the run below this share is not worth a row.
-_LEAST_SHARE = 0.001
+# Less time in imports, or a smaller share of a phase, or of the run, is not told.
+_LEAST_IMPORTS_S, _LEAST_PHASE, _LEAST_SHARE = 0.1, 0.05, 0.001
 
 
 @dataclass(frozen=True)

@@ -122,9 +122,6 @@ class SyncWatch:
 
     Attributes:
         ops: sees the operators, unless somebody ends it.
-
-    Raises:
-        UsageError: on entry, if a watch is already active.
     """
 
     _active: SyncWatch | None = None

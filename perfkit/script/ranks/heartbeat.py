@@ -23,7 +23,6 @@ _EVERY_S = 0.5
 _SILENT_S = 5.0
 # A step that takes longer than this is worth a look at where it is.
 _LONG_S = 2.0
-_MOST_NAMED = 4
 # Files of torch in which a rank waits for others; backward passes end with the gradients of all.
 _MEETING = (f"torch{os.sep}distributed{os.sep}", f"torch{os.sep}nn{os.sep}parallel{os.sep}")
 
@@ -142,15 +141,6 @@ def read_statuses(folder: Path, ranks: Container[int] | None = None) -> dict[int
 def quiet_s(statuses: Iterable[Status], now_s: float) -> float:
     """For how long none of the ranks that run has made a step; 0 where none runs."""
     return min((now_s - s.step_began_s for s in statuses), default=0.0)
-
-
-def words_of_hung(statuses: Iterable[Status], now_s: float) -> str:
-    """Of ranks that make no step: what each one does, first those that wait for no other."""
-    running = sorted((s for s in statuses if s.ended != FINISHED), key=lambda s: bool(s.waits_in))
-    told = [f"rank {s.rank} {s.does(now_s)}" for s in running[:_MOST_NAMED]]
-    if more := len(running) - len(told):
-        told.append(f"{more} more")
-    return f"No rank has made a step for {fmt_s(quiet_s(running, now_s))}: {'; '.join(told)}."
 
 
 def lives(status: Status) -> bool:

@@ -42,9 +42,6 @@ def job_of(environment: Mapping[str, str], keep: Path | None = None) -> Job | No
 
     Args:
         keep: the folder, where somebody wants what it holds; it is made.
-
-    Raises:
-        UsageError: ``keep`` cannot be the folder.
     """
     rank, size = (_number(environment, name) for name in ("RANK", "WORLD_SIZE"))
     if rank is None or size is None or size < 2 or rank >= size:

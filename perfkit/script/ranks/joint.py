@@ -11,16 +11,9 @@ from perfkit.base.display import Shown
 from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import SPOILS_FROM
 from perfkit.base.plain import fields
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_s, fmt_share
 from perfkit.measure.phases import PHASE_WORDS
-from perfkit.script.ranks.heartbeat import (
-    FINISHED,
-    Status,
-    lives,
-    quiet_s,
-    read_statuses,
-    words_of_hung,
-)
+from perfkit.script.ranks.heartbeat import FINISHED, Status, lives, quiet_s, read_statuses
 from perfkit.script.ranks.lateness import Lateness, LateRank, lateness, own_phases
 from perfkit.script.ranks.record import RankRecord, read_record
 from perfkit.trace.ask.ranks import Ranks, ranks_of
@@ -29,6 +22,7 @@ from perfkit.trace.ask.ranks import Ranks, ranks_of
 ENDED_BY_SIGTERM = "was ended by SIGTERM"
 # A job that was ended after so long without a step hung.
 _HUNG_AFTER_S = 20.0
+_MOST_NAMED = 4
 # From this share on, what a rank spends in collectives is mostly its wait for others.
 _MOSTLY_WAITS = 0.5
 # Less of a step than this, lost to a late rank, is not the first thing to say.
@@ -212,9 +206,15 @@ def _hung(statuses: Sequence[Status], *, surely: bool) -> tuple[tuple[int, ...],
     latest_s = max((s.at_s for s in statuses), default=0.0)
     running = [s for s in statuses if s.ended != FINISHED]
     usual_s = max((s.step_ms or 0.0 for s in running), default=0.0) / 1e3
-    if not surely and quiet_s(running, latest_s) < max(_HUNG_AFTER_S, 10 * usual_s):
+    still_s = quiet_s(running, latest_s)
+    if not surely and still_s < max(_HUNG_AFTER_S, 10 * usual_s):
         return (), ""
-    return tuple(s.rank for s in running if not s.waits_in), words_of_hung(running, latest_s)
+    running.sort(key=lambda s: bool(s.waits_in))  # first those that wait for no other
+    told = [f"rank {s.rank} {s.does(latest_s)}" for s in running[:_MOST_NAMED]]
+    if more := len(running) - len(told):
+        told.append(f"{more} more")
+    sentence = f"No rank has made a step for {fmt_s(still_s)}: {'; '.join(told)}."
+    return tuple(s.rank for s in running if not s.waits_in), sentence
 
 
 def _others(n: int) -> str:

@@ -394,8 +394,6 @@ class Recorder:
                     log.since_s += self._stop_s  # of a step in whose middle this is
                 log.skips_next = not log.is_complete
 
-    # --- other profilers --------------------------------------------------------------------
-
     def _other_profiler_starts(self) -> None:
         """The region starts a profiler by itself: end ours first: torch runs one at a time."""
         self.log.skips_all |= self._state == "done"  # steps that follow are no measure
