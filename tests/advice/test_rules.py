@@ -485,10 +485,16 @@ def test_what_counts_as_forward_is_told_as_what_it_is(text: str, said: str) -> N
         dataclasses.replace(_line(text, 15, 40, waiting=False, library="__main__"), line=1),
         dataclasses.replace(_line("y = model(x)", 25, 40, waiting=False, library="torch"), line=2),
     )
-    taken = ((at, 0),) * 15 + ((at, 1),) * 25
+    # most samples are of steps that were not recorded
+    taken = ((at, 0),) * 2 + ((at, 1),) * 3
     told = _diagnosis(sim, LineSamples(lines, 40, taken=taken)).findings
     (found,) = (f for f in told if "15 line samples fall on such lines" in f.evidence[0])
     assert said in found.title
+    shares = breakdown(trace, steps).shares()
+    backward = shares["backward"] * (said not in ("EMA", "metrics"))
+    assert found.gain_at_most == pytest.approx(
+        1 / (1 - 15 / 40 * (shares["forward"] + backward)), abs=0.01
+    )
 
 
 @pytest.mark.parametrize(

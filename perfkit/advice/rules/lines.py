@@ -17,6 +17,7 @@ from perfkit.advice.line_kinds import (
     LOGGING,
     OPENS,
     OTHER,
+    PENALTY,
     TEXT,
     LineKind,
     beside_the_model,
@@ -135,9 +136,11 @@ def _at_this_line(case: Case, top: Line, of_what: str) -> Finding:
 @rule
 def of_a_kind(case: Case) -> Iterator[Finding]:
     """Lines in forward that are no model; of those and of loading, lines of a kind with a cure."""
-    inside = case.lines_in(case.in_forward)
+    seen = {(x.file, x.line) for x in case.lines_in(case.in_forward).by_line()}
+    # of all steps: the recorded ones have few samples
+    inside = [x for x in case.lines.by_line() if (x.file, x.line) in seen]
     of: dict[LineKind, list[Line]] = {}
-    for line in inside.by_line():
+    for line in inside:
         kind = None if line.in_data_wait else beside_the_model(line, trains=case.trains)
         if kind is None and (by_text := kind_of_source(line.source)) in (BY_CLASS, DIFFERENCES):
             kind = by_text
@@ -152,8 +155,9 @@ def of_a_kind(case: Case) -> Iterator[Finding]:
         if is_data:
             share = min(sum(x.share for x in lines), case.lost_to("data wait"))
         else:
-            passes = ("forward", "backward") if kind.title else ("forward",)
-            share = sum(case.shares[one] for one in passes) * n / inside.n_samples
+            passes = ("forward", "backward") if kind.title or kind is PENALTY else ("forward",)
+            part = n / sum(x.n_samples for x in inside)
+            share = sum(case.shares[one] for one in passes) * part
         if n < _LEAST_OF_A_KIND or (kind.title and share < _LEAST_KIND):
             continue
         yield found(
