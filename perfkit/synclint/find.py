@@ -232,10 +232,7 @@ def syncs_of(watch: SyncWatch) -> SyncLines:
 
 
 def _sync(file: str, line: int, hits: list[tuple[NotedWait, int]]) -> SyncLine:
-    ops: dict[str, None] = {}
-    whys: dict[str, None] = {}
-    fixes: dict[str, None] = {}
-    examples: dict[str, None] = {}
+    ops, whys, fixes, examples = (dict[str, None]() for _ in range(4))  # in their order
     asking, callers = Counter[str](), Counter[str]()
     for one, count in sorted(hits, key=lambda hit: hit[0].backward):  # forward first
         entry = CATALOGUE[_entry_of(one)]

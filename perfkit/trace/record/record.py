@@ -77,8 +77,7 @@ class Recorder:
         shapes: record the shapes and types of inputs; or says whether, when the profiler starts.
         max_seconds: record no longer than this at a stretch. A region in which no optimizer
             steps is recorded so far and then runs on unprofiled.
-        late: start the profiler only when the warm-up is over. A region that ends before has no
-            recording.
+        late: start only after the warm-up; a region that ends before has no recording.
         on_step: called with begin and end (``time.perf_counter``) of every step that ends, between
             two steps: what it takes belongs to neither. If it raises, the recorder ends.
         on_rest: called when nothing more is recorded, after the ``on_step`` of a step. Not sooner:
