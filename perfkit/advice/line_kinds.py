@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from perfkit.base.source import first_line_with
+from perfkit.base.source import lines_with
 from perfkit.trace.record.lines import Line, LineSamples, is_sleep_by_text, is_wait, is_wait_by_text
 
 
@@ -316,7 +316,7 @@ def kind_of_source(text: str, mostly: str = "") -> LineKind:
     if is_sleep_by_text(text):
         return SLEEP
     one = re.search(BY_CLASS.pattern, text)
-    if one and first_line_with(rf"\bfor {one['one']}\b.* in\b"):
+    if one and any(lines_with(rf"\bfor {one['one']}\b.* in\b")):
         return BY_CLASS
     known = (kind for kind in _BY_TEXT if kind.fits(text, *[mostly] * (kind in BY_LIBRARY)))
     return next(known, WAITING if is_wait_by_text(text) else OTHER)

@@ -67,12 +67,16 @@ class Calls:
     def __init__(self) -> None:
         self.begin: Callable[..., CallEnd | None] = _nobody_listens
 
-    def around(self, original: Callable[..., Any], *, told: int = 0) -> Callable[..., Any]:
-        """``original`` with the listeners, who are told so many of its positional arguments."""
+    def around(self, original: Callable[..., Any], *, told: str = "") -> Callable[..., Any]:
+        """``original`` with the listeners, who are told nothing but that it is called.
+
+        Or this attribute of each element of its first argument: not tensors, as torch.compile
+        looks into each function that is called with one.
+        """
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            end = self.begin(*args[:told])
+            end = self.begin(*([getattr(one, told, None) for one in args[0]],) if told else ())
             if end is None:
                 return original(*args, **kwargs)
             try:

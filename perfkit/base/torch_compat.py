@@ -1106,7 +1106,7 @@ def around_backward(context: Callable[[], Any]) -> Callable[[], None]:
 
 
 def _install_backward_listeners(calls: Calls) -> Callable[[], None]:
-    """Call ``begins(roots)`` before every backward pass, and what it returns at its end.
+    """Call ``begins(roots)``, nodes of graphs, before a backward pass, and what it returns after.
 
     Neither may raise. Returns how to stop. Hides ``torch.autograd._engine_run_backward``,
     through which ``Tensor.backward`` and ``torch.autograd.grad`` go.
@@ -1114,7 +1114,7 @@ def _install_backward_listeners(calls: Calls) -> Callable[[], None]:
     from torch import autograd
 
     name = "_engine_run_backward"
-    return stand_in(autograd, name, calls.around(getattr(autograd, name), told=1))
+    return stand_in(autograd, name, calls.around(getattr(autograd, name), told="grad_fn"))
 
 
 # How to listen; what a listener is told says the docstring of what installs it.

@@ -41,8 +41,8 @@ class OneHotFactor:
 
 
 def look_into(roots: Iterable[Any]) -> Iterator[IgnoredTargets | OneHotFactor]:
-    """Look at the graphs of these tensors, before the backward pass frees them."""
-    waiting = [node for one in roots if (node := getattr(one, "grad_fn", None)) is not None]
+    """Look at the graphs below these nodes, before the backward pass frees them."""
+    waiting = [node for node in roots if node is not None]
     uses = Counter[Any](waiting)
     nodes = []
     while waiting and len(uses) < _MOST_NODES:

@@ -43,7 +43,8 @@ def test_a_clean_step_and_one_without_a_model() -> None:
     net = nn.Linear(2, 2)
     assert show.text(find_syncs(lambda: net(torch.ones(1, 2)))).startswith("No line of this code")
     # a line that logs every tenth step was in none of the two that a run looks at
-    of_some = SyncLines(seen="Seen: steps 2 and 3.")
+    of_some = SyncLines()
+    of_some.seen = "Seen: steps 2 and 3."
     assert show.text(of_some).startswith("No line of what was seen would make")
     unseen = find_syncs(lambda: None)
     assert "Note: no module with parameters ran" in show.text(unseen)

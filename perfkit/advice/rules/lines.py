@@ -266,7 +266,7 @@ def backward_by_row(case: Case) -> Iterator[Finding]:
     )
     (_, place, source), count = next(known, ((None, None, ""), 0))
     share = n_passes / case.lines.n_samples
-    if place is None or count < _LEAST_SAMPLES or share < _LEAST_SHARE:
+    if place is None or count < _LEAST_SAMPLES or share < _LEAST_OF_A_FUNCTION:
         return
     begins = _BEGINS_AT.search(source)
     y, index, is_sum, x = begins.groups("") if begins else ("y", ":, i", ".sum()", "x")
