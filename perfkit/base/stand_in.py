@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import weakref
 from collections.abc import Callable
@@ -76,7 +77,11 @@ class Calls:
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            end = self.begin(*([getattr(one, told, None) for one in args[0]],) if told else ())
+            if told:
+                each = itertools.repeat(told), itertools.repeat(None)
+                end = self.begin([*map(getattr, args[0], *each)])
+            else:
+                end = self.begin()
             if end is None:
                 return original(*args, **kwargs)
             try:
