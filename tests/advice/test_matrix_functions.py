@@ -156,7 +156,8 @@ def _differentiated(by: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) ->
         optimizer.step()
         optimizer.zero_grad()
 
-    found = perfkit.profile(step, repeat=60).diagnosis.findings
+    # long enough for a busy machine to look at its lines
+    found = perfkit.profile(step, repeat=250).diagnosis.findings
     return {f.rule: f for f in found}
 
 
