@@ -23,11 +23,11 @@ from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.stand_in import stand_in
 from perfkit.base.uninterrupted import Uninterrupted
 from perfkit.base.user_code import is_user_code, tells_something
-from perfkit.measure.batch import Padding, n_tensors, padding, parts_of
 from perfkit.measure.graph_looks import IgnoredTargets, OneHotFactor, look_into
 from perfkit.measure.memory_looks import MemoryLook, look, own_rise
 
 if TYPE_CHECKING:
+    from perfkit.measure.batch import Padding
     from perfkit.measure.same_items import SameItems
 
 #: Calls that are worth a word in a step: (module, attribute or class.attribute).
@@ -445,6 +445,8 @@ class Live:
                 self._watch_items(use, iterator)
         if not self.looks or (use.n_seen > 2 and self.n_steps < _LOOKS_INTO_FROM):
             return
+        from perfkit.measure.batch import n_tensors, padding, parts_of
+
         parts = parts_of(batch)
         if use.n_seen <= 2:
             self._compare(use, parts)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfkit.base.device import in_use
-from perfkit.base.machine.worker_memory import private_bytes_of_workers
 from perfkit.base.process_memory import heap_bytes, heap_use, private_bytes, resident_bytes
 
 # Memory of a process comes and goes by some MiB: what counts, in so many intervals in a row. Two
@@ -136,7 +135,11 @@ def look(step: int, *, workers: bool = False, heap: bool = True) -> MemoryLook:
     began_s = time.perf_counter()
     used, free = (heap_use() if heap else None) or (None, 0)
     heap_ms = (time.perf_counter() - began_s) * 1e3
-    of_workers = private_bytes_of_workers() if workers else ()
+    of_workers: Sequence[int] = ()
+    if workers:
+        from perfkit.base.machine.worker_memory import private_bytes_of_workers
+
+        of_workers = private_bytes_of_workers()
     return MemoryLook(
         step, private_bytes(), used, free, _device_bytes(), tuple(of_workers), heap_ms
     )

@@ -13,12 +13,11 @@ import statistics
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from perfkit.base.instrument import Failure
 from perfkit.base.line_sampler import LineSampler, Samples
 from perfkit.base.plain import fields
-from perfkit.base.trend import Trend, trend
 from perfkit.base.words import fmt_ms, fmt_s, fmt_share, which_steps
 from perfkit.trace.read.columns import Category, Trace
 from perfkit.trace.record.lines import (
@@ -32,6 +31,9 @@ from perfkit.trace.record.lines import (
     samples_of,
 )
 from perfkit.trace.record.step_log import StepLog
+
+if TYPE_CHECKING:
+    from perfkit.base.trend import Trend
 
 # A step like the recorded ones takes at most so many times their median, and at most so many
 # times the longest of them.
@@ -305,6 +307,8 @@ def growth(
     n = len(steps_s)
     if n < _LEAST_STEPS:
         return None, None
+    from perfkit.base.trend import trend
+
     lengths = [end - begin for begin, end in steps_s]
     rises = trend(lengths)
     if rises is None or not rises.clear:

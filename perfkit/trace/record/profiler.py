@@ -20,7 +20,6 @@ from typing import Any
 from perfkit.base import torch_compat
 from perfkit.base.device import here, in_use, is_capturing
 from perfkit.base.errors import MeasurementError, ProfilerBusyError
-from perfkit.base.progress import Progress
 from perfkit.base.scratch import scratch_folder
 
 # CUPTI, which records what the device does, stays attached to the process when a profiler stops,
@@ -296,5 +295,7 @@ def telling(seconds: float) -> Iterator[Callable[..., None]]:
     if seconds < _SHORT_S:
         yield lambda *_, **__: None
         return
+    from perfkit.base.progress import Progress
+
     with Progress("perfkit") as progress:
         yield progress.line

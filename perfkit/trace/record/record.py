@@ -36,7 +36,6 @@ from perfkit.trace.read.steps import REGION_MARK
 from perfkit.trace.record.deadline import Deadline, call_in_main_thread
 from perfkit.trace.record.elsewhere import RegionLines, elsewhere, in_trace_time
 from perfkit.trace.record.facts import FactsWatch
-from perfkit.trace.record.lists import with_lists
 from perfkit.trace.record.profiler import (
     END_US,
     WRITTEN,
@@ -503,6 +502,8 @@ class Recorder:
                 raw = raw.replace(unfinished, f'"{UNFINISHED_MARK}"'.encode())
             trace = replace(load(raw, progress=read), source=RECORDED_HERE)
             if profiler.with_shapes:
+                from perfkit.trace.record.lists import with_lists
+
                 with self._instrument.guard("reading the shapes of lists"):
                     trace = with_lists(trace, profiler.profile)
             profiler.forget()
