@@ -31,7 +31,7 @@ class LineChild:
     Args:
         arguments: Python's own: ``"-m", "package.module", …``.
         env: its environment; by default this one's.
-        own_session: whether a Ctrl-C in this terminal spares it.
+        own_group: whether a Ctrl-C in this terminal spares it.
         hands_on: it goes on in a process that it forks at once: then this one has no child, for
             which a program that waits for all of its children would wait.
     """
@@ -40,7 +40,7 @@ class LineChild:
         self,
         *arguments: str,
         env: Mapping[str, str] | None = None,
-        own_session: bool = False,
+        own_group: bool = False,
         hands_on: bool = False,
     ) -> None:
         complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -54,7 +54,7 @@ class LineChild:
             env=None if env is None else dict(env),
             text=True,
             encoding="utf-8",
-            start_new_session=own_session,
+            process_group=0 if own_group else None,
         )
         self._ending = weakref.finalize(self, _end, self._process, complaints, os.getpid())
 

@@ -122,7 +122,7 @@ class LineSampler:
         with self._instrument.guard("starting"), contextlib.suppress(OSError):
             if frame_layout() is not None:
                 self._child = LineChild(
-                    "-I", "-S", _READER, str(os.getpid()), own_session=True, hands_on=True
+                    "-I", "-S", _READER, str(os.getpid()), own_group=True, hands_on=True
                 )
         self._thread.start()
         if self._child is not None:

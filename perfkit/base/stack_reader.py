@@ -35,6 +35,7 @@ _MOST_LEVELS = 2_000
 # A frame that is as the last look saw it has the same code, but if that was freed and made anew.
 _ASKED_EVERY = 10
 _TRIES = 4
+_TURN_NS = 100_000  # the shortest that Linux gives; a look takes less
 _WINDOW_BYTES = 4096  # a page: frames lie one after the other, most come with the first read
 _THREAD_BYTES = 640
 _LONGEST_NAME = 4096
@@ -316,6 +317,23 @@ class Looks:
         }
 
 
+def _ask_to_be_let_in() -> None:
+    """Ask Linux for short turns on a core, which come soon after waking.
+
+    Where all cores are busy, a look would otherwise wait until one is free: often until what it was
+    to see is over, as a short line before a wait. Every process may ask for it (since Linux 6.12,
+    ``man 2 sched_setattr``); older kernels take no notice.
+    """
+    number = {"x86_64": 314, "aarch64": 274}.get(os.uname().machine)
+    if number is None or sys.platform != "linux":
+        return
+    import ctypes
+
+    # struct sched_attr, version 0: its size, SCHED_OTHER, flags, nice, priority, the turn, two more
+    wish = struct.pack("<IIQiIQQQ", 48, 0, 0, 0, 0, _TURN_NS, 0, 0)
+    ctypes.CDLL(None).syscall(number, 0, wish, 0)
+
+
 def _answer(what: object) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
@@ -325,6 +343,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     _answer(os.getpid())
+    _ask_to_be_let_in()
     orders = open(0, "rb", buffering=0)  # noqa: SIM115 - nothing read ahead, for select()
     line = orders.readline()
     if not line:

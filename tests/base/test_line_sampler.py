@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -150,6 +152,32 @@ def test_a_program_that_waits_for_all_of_its_children_does_not_wait_for_it() -> 
     program = [sys.executable, "-c", _BEGUN + wait]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "none\n"
+
+
+def _turn(pid: int) -> str | None:
+    """Of the scheduler, in ns; None where this kernel does not tell or does not grant it."""
+    sched = Path(f"/proc/{pid}/sched")
+    kernel = tuple(int(part) for part in os.uname().release.split(".")[:2])
+    told = dict(
+        line.replace(" ", "").split(":", 1)
+        for line in (sched.read_text().splitlines() if kernel >= (6, 12) and sched.exists() else [])
+        if ":" in line
+    )
+    return told.get("se.slice")
+
+
+def test_it_gets_a_core_soon_where_all_are_busy() -> None:
+    sampler = LineSampler()
+    sampler.start()
+    try:
+        if sampler._reader is None or _turn(os.getpid()) is None:
+            pytest.skip("no reader, or its turns cannot be read here")
+        assert _turn(sampler._reader) == "100000"
+        # In the group that the scheduler makes of a session, but without its Ctrl-C.
+        assert os.getsid(sampler._reader) == os.getsid(0)
+        assert os.getpgid(sampler._reader) != os.getpgid(0)
+    finally:
+        sampler.stop()
 
 
 def test_it_ends_with_a_process_that_is_killed() -> None:

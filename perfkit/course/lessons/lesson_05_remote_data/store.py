@@ -78,8 +78,8 @@ class Store:
         self.latency_ms = options["latency_ms"]
         self._lock = threading.Lock()
         program = "perfkit.course.lessons.lesson_05_remote_data._store_program"
-        # own_session: the kernel's Ctrl-C is not meant for it
-        self._child = LineChild("-m", program, json.dumps(options), own_session=True)
+        # own_group: the kernel's Ctrl-C is not meant for it
+        self._child = LineChild("-m", program, json.dumps(options), own_group=True)
         self.address = f"http://127.0.0.1:{self._heard(self._child.hear)['port']}"
 
     @property
