@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,8 +33,9 @@ class LineChild:
         arguments: Python's own: ``"-m", "package.module", …``.
         env: its environment; by default this one's.
         own_group: whether a Ctrl-C in this terminal spares it.
-        hands_on: it goes on in a process that it forks at once: then this one has no child, for
-            which a program that waits for all of its children would wait.
+        hands_on: it goes on in a process that it forks at once, whose id is its first line: then
+            this one has no child, for which a program that waits for all of its children would
+            wait.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class LineChild:
         complaints: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._complaints = complaints
         self._hands_on = hands_on
+        self._goes_on: int | None = None
         self._process = subprocess.Popen(
             [sys.executable, *arguments],
             stdin=subprocess.PIPE,
@@ -89,7 +92,10 @@ class LineChild:
         if self._hands_on:
             self._process.wait()
         if line:
-            return json.loads(line)
+            said = json.loads(line)
+            if self._hands_on and self._goes_on is None:
+                self._goes_on = said
+            return said
         self._complaints.seek(0)
         said = self._complaints.read().decode(errors="replace").strip().splitlines()
         self.end()
@@ -113,7 +119,10 @@ class LineChild:
 
     def kill(self) -> None:
         """End it at once, in the middle of an answer too; :meth:`hear` then raises."""
-        if self._process.poll() is None:
+        if self._goes_on is not None:
+            with contextlib.suppress(OSError):
+                os.kill(self._goes_on, signal.SIGKILL)
+        elif self._process.poll() is None:
             self._process.kill()
 
     def end(self) -> None:

@@ -133,7 +133,9 @@ class Process:
             before = {}
         found: list[int] = []
         low, window = 0, b""
-        while frame:
+        for _ in range(_MOST_LEVELS):
+            if not frame:
+                return found
             start = frame - low
             if not 0 <= start <= len(window) - size:
                 low = frame - reach
@@ -150,10 +152,8 @@ class Process:
             if index is not None:
                 self._before[words] = index
                 found.append(index)
-            if len(found) > _MOST_LEVELS:
-                raise TornError
             frame = words[previous_at]
-        return found
+        raise TornError  # torn frames can lead in a circle
 
     def _frame_index(self, code: int, instruction: int) -> int | None:
         index = self._code(code) if code else None

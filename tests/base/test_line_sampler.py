@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -15,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from perfkit.base import line_sampler
+from perfkit.base import line_sampler, stack_reader
 from perfkit.base.frame_layout import frame_layout
 from perfkit.base.line_sampler import LineSampler, Samples
 from tests.left_running import assert_nothing_runs
@@ -178,6 +181,36 @@ def test_it_gets_a_core_soon_where_all_are_busy() -> None:
         assert os.getpgid(sampler._reader) != os.getpgid(0)
     finally:
         sampler.stop()
+
+
+def test_a_reader_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_sampler, "_ANSWERS_WITHIN_S", 0.2)
+    sampler = LineSampler()
+    sampler.start()
+    if sampler._reader is None:
+        pytest.skip("frames cannot be read from outside here")
+    os.kill(sampler._reader, signal.SIGSTOP)
+    sampler.stop()
+    assert_nothing_runs()
+    assert not _runs(sampler._reader)
+
+
+def test_frames_that_lead_in_a_circle_are_torn() -> None:
+    layout = frame_layout()
+    if layout is None:
+        pytest.skip("frames cannot be read from outside here")
+    process = stack_reader.Process(
+        os.getpid(), threading.get_native_id(), dict(layout), stack_reader.Codes()
+    )
+    frame = (ctypes.c_uint64 * 512)()  # of no code; itself is what called it
+    frame[layout["previous"] // 8] = ctypes.addressof(frame)
+    thread = bytearray(stack_reader._THREAD_BYTES)
+    inside = (ctypes.c_uint64 * 16)(*[ctypes.addressof(frame)] * 16)
+    at = inside if layout["within"] is not None else frame
+    thread[layout["frame"] : layout["frame"] + 8] = ctypes.addressof(at).to_bytes(8, "little")
+    process._thread_state = lambda: bytes(thread)  # type: ignore[method-assign]
+    assert process.stack() is None
+    process.close()
 
 
 def test_it_ends_with_a_process_that_is_killed() -> None:
