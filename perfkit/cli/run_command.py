@@ -8,6 +8,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ from perfkit.base.program import NoProgramError, Program, show_error_as_its_own
 from perfkit.base.unseen_end import before_unseen_end
 from perfkit.cli.output import add_command
 from perfkit.cli.run_files import file_of, save, text_of, write
+from perfkit.cli.run_spawned import FirstSpawned
 from perfkit.script.options import MEMORY_STEPS, STEPS, WARMUP, Options
 from perfkit.script.ranks.job import job_of
 from perfkit.script.ranks.meeting import Meeting
@@ -47,9 +50,9 @@ that you asked for is not there at the end, it is 2; but not for a rank that tor
 would end the others.
 
 A step ends when an optimizer has stepped in the main thread. A few steps are recorded after the
-warm-up; the rest runs without the profiler. Steps in child processes are not seen, nor those of a
-program without a torch optimizer: put `with perfkit.profile() as p:` around its loop, and
-`print(p)` after it.
+warm-up; the rest runs without the profiler. Of processes that torch.multiprocessing.spawn starts,
+the first is watched. Steps in other child processes are not seen, nor those of a program without a
+torch optimizer: put `with perfkit.profile() as p:` around its loop, and `print(p)` after it.
 
 Of several processes (torchrun sets RANK and WORLD_SIZE) each is watched, only rank 0 shows the
 line, and the last one to end prints a report on all ranks (who waits for whom, whose data wait
@@ -173,11 +176,18 @@ def run(arguments: argparse.Namespace) -> int:
             from perfkit.cli.run_ranks import run_ranks
 
             return run_ranks(arguments)
-        report = _Report(arguments, program)
+        report = _Report(arguments, program.title)
     except UsageError as error:
         write(f"perfkit run: {error}\n")
         return 2
-    return report.around(program)
+    return report.around(program.run)
+
+
+def _watch_rank(
+    arguments: argparse.Namespace, title: str, work: Callable[[], object], explained: Path
+) -> None:
+    __tracebackhide__ = True
+    _Report(arguments, f"{title} (rank 0)", explained).around(work)
 
 
 def _program(arguments: argparse.Namespace) -> Program:
@@ -193,7 +203,9 @@ def _program(arguments: argparse.Namespace) -> Program:
 class _Report:
     """Watches this process while the program is in it, and tells about it once."""
 
-    def __init__(self, arguments: argparse.Namespace, program: Program) -> None:
+    def __init__(
+        self, arguments: argparse.Namespace, title: str, explained: Path | None = None
+    ) -> None:
         self._rank = _rank()
         self._files = {
             flag: file_of(flag, getattr(arguments, flag), self._rank)
@@ -211,7 +223,7 @@ class _Report:
         self._scrub = arguments.scrub
         self._line: Any = None
         self._watch = RunWatch(
-            program.title,
+            title,
             Options(
                 steps=arguments.steps,
                 warmup=arguments.warmup,
@@ -227,18 +239,23 @@ class _Report:
         )
         job = job_of(os.environ, arguments.ranks)
         self._meeting = None if job is None else Meeting(job, self._watch.snapshot)
+        is_alone = job is None and explained is None
+        self._first = FirstSpawned(partial(_watch_rank, arguments, title)) if is_alone else None
+        self._explained = explained
         self._told = self._got_sigterm = self._is_telling = False
         self._was_cut_short = self._misses_a_file = False
 
-    def around(self, program: Program) -> int:
+    def around(self, work: Callable[[], object]) -> int:
         __tracebackhide__ = True
         self._catch_sigterm()
         self._watch.start()
+        if self._first is not None:
+            self._first.start()
         if self._meeting is not None:
             self._meeting.begins()
         try:
             with before_unseen_end(self._leaves):
-                program.run()
+                work()
         except NoProgramError as error:
             if self._meeting is not None:  # the other ranks wait for this one's report
                 self._tell(error)
@@ -356,6 +373,8 @@ class _Report:
         except Exception as failed:  # ours: the program's own end is what counts
             write(f"perfkit: no report: {_why(failed, f'{self._watch.name} {ended}')}\n")
         finally:
+            if self._first is not None:
+                self._first.stop()
             if self._misses_a_file and self._meeting is not None:
                 self._meeting.misses_a_file()
             self._is_telling = False
@@ -366,6 +385,13 @@ class _Report:
             os.kill(os.getpid(), signal.SIGTERM)
 
     def _report(self, ended: str) -> None:
+        has_steps = self._watch.seen is not None and self._watch.seen.recorder.n_steps_seen > 0
+        if self._explained is not None and has_steps:
+            self._explained.touch()
+        is_told_there = self._first is not None and self._first.told
+        if not has_steps and (self._explained is not None or is_told_there):
+            self._misses_a_file = False
+            return
         result = self._watch.result(ended, rank=self._rank)
         text = text_of(result, verbose=self._verbose) if self._shown else ""
         self._misses_a_file = not self._all_saved(self._files, result)

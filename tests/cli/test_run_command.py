@@ -378,6 +378,43 @@ def test_a_script_without_a_recorded_step_is_told_why(folder: Path) -> None:
     assert said["steps"]["step"]["n"] == 2
 
 
+# Starts its two ranks itself; without steps where it is told "none".
+SPAWNS = """\
+import os, sys
+import torch, torch.multiprocessing as mp
+
+def work(rank, n_steps):
+    net = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for _ in range(n_steps):
+        optimizer.zero_grad()
+        net(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+    print("rank", rank, "of", __name__, os.getppid() != 1)
+
+if __name__ == "__main__":
+    mp.spawn(work, (0 if sys.argv[1:] == ["none"] else 20,), 2)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_steps", [20, 0])
+def test_the_first_rank_that_a_script_spawns_is_watched(tmp_path: Path, n_steps: int) -> None:
+    (tmp_path / "spawns.py").write_text(SPAWNS, encoding="utf-8")
+    own = tmp_path / "own"
+    own.mkdir()
+    typed = ["--json", "r.json", "spawns.py", *(["none"] * (not n_steps))]
+    run = _run(tmp_path, *typed, TMPDIR=str(own))
+    assert run.returncode == 0, run.stderr
+    assert sorted(run.stdout.splitlines()) == [f"rank {n} of __mp_main__ True" for n in (0, 1)]
+    said = _said(tmp_path / "r.json")
+    assert said["n_steps"] == n_steps
+    assert (said["program"] == "spawns.py (rank 0)") == bool(n_steps)
+    assert run.stderr.count("measured here") == 1  # one report, not one of each process
+    assert ("No step was seen" in run.stderr) == (not n_steps)
+    assert not list(own.glob("perfkit-*"))
+
+
 @pytest.mark.slow
 def test_a_script_without_torch_is_told_so(folder: Path) -> None:
     done = _run(folder, "--trace", "t.json", "no_torch.py")
