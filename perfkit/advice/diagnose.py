@@ -191,8 +191,9 @@ def _places_first(found: list[Finding], bound_by: str) -> list[Finding]:
     """Facts that gain much, then what has a place or an object; what helps any step comes last."""
     has_place = any(f.line and f.rule not in _MODELS for f in found)
     is_told_where = any(f.line for f in found if not f.is_state)
-    parts = (f.gain_at_most for f in found if f.rule not in (*_VAGUE, *_MODELS))
-    # what acts on a part that is worth it goes before what acts on the whole model
+    about = (f for f in found if not f.cures or bound_by in f.cures)
+    parts = (f.gain_at_most for f in about if f.rule not in (*_VAGUE, *_MODELS))
+    # what acts on a part of what bounds the step goes before what acts on the whole model
     least = min((gain for gain in parts if gain >= _LARGE_GAIN), default=math.inf)
     slow_loading = any(  # at a line of which it is known what it does
         f.rule == "outside-the-steps" and f.cures == OF_LOADING and "DataLoader" not in f.what_to_do
@@ -454,7 +455,7 @@ _WORDS = {
         "for {} of each step the device waits for data",
     ),
     "host": (
-        "{} of each step is {python}work, outside of torch's operators",
+        "{} of each step is {python}outside of torch's operators",
         "host work idles the device for {} of each step, outside of torch's operators",
     ),
     "waits": (
@@ -510,13 +511,15 @@ def _sentence(bound: _Bound, case: Case) -> str:
         ].format(
             part,
             waits=waits,
-            python="Python and other host " * case.knows_of_python,
+            python="Python and other host work, " * case.knows_of_python,
             driver=case.driver[0],
             n=fmt_count(round(bound.n)),
         )
     )
     if is_unknown:
-        unseen = f"the device's work was not recorded ({case.unseen_device})"
+        unseen = case.unseen_device
+        if not case.trace.unread:
+            unseen = f"the device's work was not recorded ({unseen})"
         told = f"What takes the time is not known: {unseen}; on the host, {words}"
         return f"{words}; {unseen}" if bound.part == "driver" else told
     if bound.part == "compute":

@@ -123,3 +123,19 @@ def test_of_two_remedies_that_gain_alike_the_verdicts_own_comes_first(rank: int)
     opened = perfkit.open_trace(path)
     assert opened.profile.diagnosis.bound_by == "communication"
     assert "all-to-all" in _found(opened)[0]["sentence"]
+
+
+def test_a_remedy_for_another_part_does_not_go_before_the_verdicts_own() -> None:
+    """As of several ranks: launch-bound for 40 %, and what was told first were collectives."""
+    sim = Simulated()
+    for i in range(4):
+        sim.step(i, 2_000.0 * i, 2_000)
+        for k in range(190):
+            op = sim.host("aten::mm", 2_000.0 * i + 10 * k, 9)
+            launch = sim.call("cudaLaunchKernel", 2_000.0 * i + 10 * k + 1, 2, op)
+            sim.device("gemm", 2_000.0 * i + 10 * k + 3, 1, launch)
+        launch = sim.call("cudaLaunchKernel", 2_000.0 * i + 1_905, 2)
+        sim.device("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 2_000.0 * i + 1_400, 500, launch)
+    opened = perfkit.open_trace(sim.json())
+    assert opened.profile.diagnosis.bound_by == "launch"
+    assert [one["rule"] for one in _found(opened)][:2] == ["launch-bound", "communication"]

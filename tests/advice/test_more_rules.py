@@ -180,6 +180,20 @@ def test_first_steps_are_told_from_slow_launches() -> None:
     assert _diagnosis(trace(80)).bound_by == "launch"
 
 
+def test_what_a_first_call_calls_in_every_step_is_no_start_up() -> None:
+    """As where torch.randn fills on the host: 30 % were told, of which two thirds come again."""
+    sim = Simulated()
+    for i in range(3):
+        at, first = 30_000.0 * i, 15_000 * (i == 0)
+        sim.step(i, at, 30_000)
+        sim.host("aten::randn", at + 10, first + 7_020)
+        sim.host("aten::normal_", at + 20 + first, 7_000)
+        op = sim.host("aten::add", at + 22_100, 20)
+        sim.device("add", at + 22_120, 7_000, sim.call("cudaLaunchKernel", at + 22_110, 5, op))
+    told = _finding(sim, "start-up").evidence[0]
+    assert told.startswith("first calls take 17 % of the profiled time (aten::randn 15.0 ms)")
+
+
 def test_the_first_launch_of_a_trace_without_operators_is_no_slow_launch() -> None:
     sim = Simulated()
     for i in range(4):

@@ -94,7 +94,8 @@ def _first_calls(
     once, if it allocates. A launch counts as the first of its kernel, while the device idles: where
     that works, it may wait in a full queue.
     """
-    rows, own = inside.rows, _self_ns(trace, steps, inside)
+    rows = inside.rows
+    own, counted = _self_ns(trace, steps, inside)
     least_ns = max(_LEAST_NS, _LEAST_SHARE * steps.total_ns)
     name = trace.name_id[rows].astype(np.int64)
     is_op, is_call = trace.is_a(Category.OP)[rows], trace.is_a(Category.RUNTIME)[rows]
@@ -147,7 +148,11 @@ def _first_calls(
         for one, op, at in zip(named, above, longest, strict=True)
     ]
     took_ms = [float(own[at]) / 1e6 for at in longest]
-    return span(trace, rows[chosen]), tuple(zip(named, took_ms, strict=True))
+    alone = [  # what else they call is as long in later steps
+        without(span(trace, rows[[at]]), span(trace, rows[counted & (inside.parent_op == at)]))
+        for at in chosen
+    ]
+    return joined(alone), tuple(zip(named, took_ms, strict=True))
 
 
 def _comes_again(at: int, chosen: list[int], key: Any, own: Int64, step: Int64) -> bool:
@@ -159,8 +164,8 @@ def _comes_again(at: int, chosen: list[int], key: Any, own: Int64, step: Int64) 
     return last > first and spent[1] >= _AGAIN * spent[0]
 
 
-def _self_ns(trace: Trace, steps: Steps, inside: Nesting) -> Int64:
-    """Time of each event without the operators and waits inside it."""
+def _self_ns(trace: Trace, steps: Steps, inside: Nesting) -> tuple[Int64, Any]:
+    """Time of each event without the operators and waits inside it, and which events are such."""
     rows = inside.rows
     dur: Int64 = (trace.end_ns - trace.start_ns)[rows]
     counted = trace.is_a(Category.OP)[rows] | np.isin(rows, runtime_calls(trace, steps).rows)
@@ -168,7 +173,7 @@ def _self_ns(trace: Trace, steps: Steps, inside: Nesting) -> Int64:
     of_others = np.zeros(len(rows), dtype=np.int64)
     within = counted & (inside.parent_op >= 0)
     np.add.at(of_others, inside.parent_op[within], dur[within])
-    return dur - of_others
+    return dur - of_others, counted
 
 
 def _searches(trace: Trace, steps: Steps, inside: Nesting) -> Int64:
