@@ -45,6 +45,15 @@ def test_nested_and_overlapping_marks_do_not_overlap_afterwards() -> None:
     assert any("left out" in w for w in steps.warnings)
 
 
+def test_a_mark_that_begins_as_the_loop_ends_is_no_step() -> None:
+    """As in a trace of one batch: a step of 14 µs was told, and not a word of the 10 ms before."""
+    sim = _without_marks(cpu_training(4))
+    sim.step(1, 4_000, 14)
+    assert find_steps(load(sim.json())).how_found == "ends of Optimizer.step"
+    sim.host("aten::mm", 4_005, 5)
+    assert find_steps(load(sim.json())).how_found == "ProfilerStep marks"
+
+
 def test_without_marks_a_step_ends_with_its_optimizer() -> None:
     trace = load(_without_marks(cpu_training(4)).json())
     steps = find_steps(trace)

@@ -111,7 +111,12 @@ def find_steps(trace: Trace) -> Steps:
     labels = trace.is_a(Category.ANNOTATION, Category.OP)
     marks = labels & trace.begins("ProfilerStep")
     if marks.any():
-        return _from_marks(trace, marks)
+        marked = _from_marks(trace, marks)
+        ops = trace.is_a(Category.OP)
+        has_ops = (marked.containing(trace.start_ns[ops]) >= 0).any()
+        # a mark that began as the loop ended has nothing of it
+        if has_ops or span(trace, ops).total_ns <= marked.total_ns:
+            return marked
     optimizer = labels & trace.begins("Optimizer.step#")
     if optimizer.any():
         found = _from_optimizer(trace, optimizer)
