@@ -62,6 +62,11 @@ _SET_UP = (
     "else:\n    made = make_it()\n    torch.save(made, path)"
 )
 _BY_PHASE = {"evaluation": _EVALUATION, "checkpoint": _CHECKPOINT, "data wait": _DATA}
+_RUNS_A_MODEL = ("evaluation", "forward", "backward", "optimizer")
+_BEFORE_TRAINING = (
+    "# passes before the first step (a first evaluation, a check): over fewer batches, and\n"
+    "with torch.inference_mode():  # where nothing is trained yet\n    ..."
+)
 _PROFILE_IT = "with perfkit.profile() as p:  # that part by itself\n    ...\nprint(p)"
 
 # What to do about a line whose work grows.
@@ -166,6 +171,8 @@ def _what_to_do(stretch: Stretch, kind: LineKind, phase: str) -> str:
     saves = _SAVES.search(f"{code} {stretch.place}") and _OF_A_MODEL.search(code)
     if phase == "checkpoint" or saves:
         return _CHECKPOINT
+    if stretch.is_set_up and (phase in _RUNS_A_MODEL or stretch.evaluates):
+        return _BEFORE_TRAINING
     if stretch.is_set_up:
         return _SET_UP if stretch.place else _PROFILE_IT
     if kind is not OTHER:

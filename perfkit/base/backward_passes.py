@@ -23,12 +23,14 @@ class BackwardPasses:
 
     Args:
         instrument: what fails here is its failure. What waits is called after it, too.
+        on_end: called when a pass that is within no other one has ended.
     """
 
-    def __init__(self, instrument: Instrument) -> None:
+    def __init__(self, instrument: Instrument, on_end: Callable[[], object] = lambda: None) -> None:
         self._thread_id = threading.get_ident()
         self._task = torch_compat.graph_task_id_reader()
         self.depth = 0
+        self._on_end = on_end
         self._waiting: list[Callable[[], object]] = []
         self._call_waiting = instrument.hook(self._ended_outermost, even_off=True)
         self._unwatch = torch_compat.watch_backward(self._begins)
@@ -62,6 +64,8 @@ class BackwardPasses:
         self.depth -= 1
         if self._waiting:
             self._call_waiting()
+        if not self.inside:
+            self._on_end()
 
     def _ended_outermost(self) -> None:
         if not self.inside:

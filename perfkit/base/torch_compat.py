@@ -254,6 +254,19 @@ def graph_task_id_reader() -> Callable[[], int]:
     return reader
 
 
+def has_made_an_optimizer() -> bool:
+    """Whether this process has made a ``torch.optim.Optimizer`` of whatever class.
+
+    Hides that its ``__init__`` marks the ``step`` of its class (``_patch_step_function``).
+    """
+    from torch.optim import Optimizer
+
+    classes: list[type[Optimizer]] = [Optimizer]
+    for made in classes:
+        classes += made.__subclasses__()
+    return any(getattr(made.step, "hooked", False) for made in classes)
+
+
 def at_end_of_backward(callback: Callable[[], None]) -> None:
     """Run ``callback`` at the end of the current backward pass.
 

@@ -49,10 +49,11 @@ also after an exception, Ctrl-C, SIGTERM or os._exit. Where the script's exit co
 that you asked for is not there at the end, it is 2; but not for a rank that torchrun started, which
 would end the others.
 
-A step ends when an optimizer has stepped in the main thread. A few steps are recorded after the
-warm-up; the rest runs without the profiler. Of processes that torch.multiprocessing.spawn starts,
-the first is watched. Steps in other child processes are not seen, nor those of a program without a
-torch optimizer: put `with perfkit.profile() as p:` around its loop, and `print(p)` after it.
+A step ends when an optimizer has stepped in the main thread; in a program that makes no torch
+optimizer, with each backward pass. A few steps are recorded after the warm-up; the rest runs
+without the profiler. Of processes that torch.multiprocessing.spawn starts, the first is watched.
+Steps in other child processes are not seen: put `with perfkit.profile() as p:` around their loop,
+and `print(p)` after it.
 
 Of several processes (torchrun sets RANK and WORLD_SIZE) each is watched, only rank 0 shows the
 line, and the last one to end prints a report on all ranks (who waits for whom, whose data wait

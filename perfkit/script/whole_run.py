@@ -215,20 +215,20 @@ def _with_phases(recording: Recording, seen: TorchWatch) -> Recording:
     usual_ms = {name: float(np.median(column)) for name, column in steps.phase_ms.items()}
 
     def phases(stretch: Stretch) -> tuple[tuple[str, float], ...]:
-        slow = steps.at(np.isin(steps.numbers + 1, stretch.numbers))
+        # of the set-up, phases know what follows the first forward pass
+        slow = steps.at(np.isin(steps.numbers + 1, (1,) if stretch.is_set_up else stretch.numbers))
         spent = {
             name: float(np.maximum(column - usual_ms[name], 0.0).sum())
             for name, column in slow.phase_ms.items()
         }
-        if not stretch.numbers:  # after the last step
+        if not stretch.numbers and not stretch.is_set_up:  # after the last step
             spent = {name: ns / 1e6 for name, ns in zip(PHASES, run.after_ns, strict=True)}
-        total = sum(spent.values())
+        total = max(sum(spent.values()), 1e3 * stretch.seconds * stretch.is_set_up)
         shares = ((name.replace("_", " "), ms / total) for name, ms in spent.items() if total)
         told = (one for one in shares if one[1] >= _LEAST_PHASE)
         return tuple(sorted(told, key=lambda one: -one[1]))
 
-    # phases begin with the first forward pass, so they do not know of the set-up
-    stretches = tuple(s if s.is_set_up else replace(s, phases=phases(s)) for s in outside.stretches)
+    stretches = tuple(replace(s, phases=phases(s)) for s in outside.stretches)
     return replace(recording, elsewhere=replace(outside, stretches=stretches, growth=growth))
 
 
@@ -290,8 +290,8 @@ def _nothing(
     if not n_steps:
         return (
             f"No step was seen in {program}: no torch optimizer stepped in this process. To "
-            "explain a loop without one (an evaluation, updates by hand), or one in a process that "
-            "it starts, put `with perfkit.profile() as p:` around it, and `print(p)` after it."
+            "explain a loop without one (an evaluation), or one in a process that it starts, put "
+            "`with perfkit.profile() as p:` around it, and `print(p)` after it."
         )
     if seen.left_as_it_is:
         return f"{program} {ended}, in step {fmt_count(n_steps + 1)}: {why}."

@@ -378,6 +378,34 @@ def test_a_script_without_a_recorded_step_is_told_why(folder: Path) -> None:
     assert said["steps"]["step"]["n"] == 2
 
 
+# Changes its weights itself; with an argument it makes an optimizer, which never steps.
+BY_HAND = """\
+import sys
+import torch
+
+net = torch.nn.Linear(4, 2)
+if sys.argv[1:]:
+    torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(20):
+    net.zero_grad()
+    net(torch.randn(3, 4)).square().mean().backward()
+    for weight in net.parameters():
+        weight.data.add_(weight.grad, alpha=-0.1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made", ["", "an optimizer"])
+def test_without_a_torch_optimizer_a_step_is_a_backward_pass(tmp_path: Path, made: str) -> None:
+    (tmp_path / "by_hand.py").write_text(BY_HAND, encoding="utf-8")
+    run = _run(tmp_path, "-v", "--json", "r.json", "by_hand.py", *([made] * bool(made)))
+    assert run.returncode == 0, run.stderr
+    assert _said(tmp_path / "r.json")["n_steps"] == (0 if made else 20)
+    said = " ".join(run.stderr.split())
+    assert ("a step here is one backward pass" in said) == (not made)
+    assert ("No step was seen" in said) == bool(made)
+
+
 # Starts its two ranks itself; without steps where it is told "none".
 SPAWNS = """\
 import os, sys

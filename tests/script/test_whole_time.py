@@ -143,6 +143,26 @@ def test_a_checkpoint_gets_its_own_remedy(tmp_path: Path) -> None:
     assert "no data set" in found[0].what_to_do
 
 
+def test_passes_before_the_first_step_are_nothing_to_keep_in_a_file() -> None:
+    class Slow(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(0 if torch.is_grad_enabled() else 8):
+                torch.ones(500, 500).mm(torch.ones(500, 500))
+            return super().forward(x)
+
+    def looks_first() -> None:
+        model = Slow(8, 2)
+        with torch.no_grad():
+            for _ in range(30):
+                model(torch.randn(4, 8))
+        _train(12, model=model)
+
+    (found, *_) = _found(_run(looks_first), "outside-the-steps")
+    assert "before the first step ended" in found.title
+    assert "torch.load" not in found.what_to_do
+    assert "over fewer batches" in found.what_to_do
+
+
 def test_set_up_is_told_with_its_line_and_imports_are_none_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

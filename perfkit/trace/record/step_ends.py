@@ -1,6 +1,7 @@
 """Where steps end: an optimizer has stepped, as torch's global optimizer hooks report.
 
-Of several, the first one, until another steps again and again without it.
+Of several, the first one, until another steps again and again without it. In a program that makes
+none, because it changes the weights itself, a step ends with each backward pass.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class StepEnds:
         self._instrument = instrument
         self._run, self._on_end = run, on_end  # the first calls it as the recorder's own work
         self.n_foreign = 0  # in other threads
+        self._n_passes = 0  # each a step
         self._stepped_in_pass: dict[int, Any] = {}  # id → optimizer
         self._known: dict[int, _Optimizer] = {}  # by id
         self.unread: list[_Optimizer] = []  # those whose facts are to be read
@@ -60,7 +62,7 @@ class StepEnds:
         self._is_compiling = torch.compiler.is_compiling
         self._thread_id = threading.get_ident()
         self._graph_task = torch_compat.graph_task_id_reader()
-        self._passes = BackwardPasses(self._instrument)
+        self._passes = BackwardPasses(self._instrument, self._instrument.hook(self._passed))
         self._hook = register_optimizer_step_post_hook(self._instrument.hook(self._stepped))
 
     @property
@@ -112,6 +114,11 @@ class StepEnds:
         elif not is_foreign:
             self._run(self._one_stepped, optimizer)
 
+    def _passed(self) -> None:
+        if not self._known and not self.n_foreign and not torch_compat.has_made_an_optimizer():
+            self._n_passes += 1
+            self._run(self._on_end)
+
     def _pass_ended(self) -> None:
         """Optimizers have stepped in hooks of this pass: the step ends with it."""
         stepped, self._stepped_in_pass = self._stepped_in_pass, {}
@@ -137,6 +144,8 @@ class StepEnds:
 
     def whose_step(self) -> str:
         """That a step is of one optimizer, where another one steps more or less often."""
+        if self._n_passes and not self._known:
+            return "a step here is one backward pass: the program has made no torch optimizer"
         first = self._known.get(self._first)
         others = [one for one in self._known.values() if one is not first and one.n > 1]
         if first is None or first.n < _MORE_OFTEN or not others:
