@@ -14,8 +14,9 @@ import linecache
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from perfkit.base.printable import printable
 from perfkit.base.user_code import cell_names, is_user_code, where
@@ -75,6 +76,48 @@ def handed_over(file: str, line: int) -> str:
     text = "".join(one.replace("%", "%%") if isinstance(one, str) else "%s" for one in parts)
     given = [json.dumps(text, ensure_ascii=False), *(ast.unparse(one.value) for one in values)]
     return f"{ast.unparse(function)}({', '.join(given)})"
+
+
+def one_call(places: Iterable[tuple[str, int]]) -> str:
+    """The statements there, and before them, once, the call that all of them make."""
+    statements = [whole_statement(*place) for place in places]
+    calls = [list(_calls(one)) for one in statements]
+    same = [one for one in calls[0] if all(one in others for others in calls)]
+    if not same:
+        return "output = model(x)  # once; then use output wherever it is needed"
+    lines = [one.replace(same[0], "output") for one in statements]
+    return "\n".join((f"output = {same[0]}  # once, before its first use", *lines))
+
+
+def kept_in_self(places: list[tuple[str, int]], name: str) -> str:
+    """These statements of a method, which make such a variable, so that they run once."""
+    made, value = whole_statement(*places[0]), name
+    lines = "...  # the lines that make it, as they are"
+    if len(places) == 1 and made.startswith(f"{name} = "):
+        lines, value = "", made.removeprefix(f"{name} = ")
+    lines = f"    {lines}\n" if lines else ""
+    return (
+        f'if getattr(self, "_{name}", None) is None:  # once\n'
+        f"{lines}    self._{name} = {value}\n{name} = self._{name}\n"
+        "# or in __init__, with register_buffer: then it moves with the model"
+    )
+
+
+def call_before_the_loop(place: tuple[str, int], function: str) -> str:
+    """The statement there, and before the loop, once, its call of this function."""
+    statement = whole_statement(*place)
+    of_it = re.compile(rf"(\w+\.)*{function}\(")
+    call = next((one for one in _calls(statement) if of_it.match(one)), "")
+    said = f"result = {call or f'{function}(...)'}  # once, before the loop over the steps"
+    return f"{said}\n{statement.replace(call, 'result')}  # in it" if call else said
+
+
+def _calls(statement: str) -> Iterator[str]:
+    """Calls in a statement as they are written, the outermost first."""
+    with suppress(SyntaxError):
+        for node in ast.walk(ast.parse(statement)):
+            if isinstance(node, ast.Call):
+                yield ast.get_source_segment(statement, node) or ""
 
 
 def _until_closed(lines: tuple[str, ...]) -> tuple[str, ...]:
@@ -274,3 +317,85 @@ def _user_files() -> list[str]:
 def name_of(thing: Any) -> str:
     """The class of an object, for a sentence."""
     return printable(type(thing).__qualname__, 60)
+
+
+class Statement(NamedTuple):
+    """A statement of a function, with those in it.
+
+    Attributes:
+        makes: variables that it sets, wholly or in part; ``return`` is the result.
+        uses: variables whose values it may need, with their attributes: ``self.weight``.
+        is_sure: whether it runs each time that what is around it does.
+    """
+
+    first: int
+    last: int
+    makes: frozenset[str]
+    uses: frozenset[str]
+    is_sure: bool
+
+
+# What these tell of a tensor is not its values.
+_NOT_VALUES = {"shape", "size", "device", "dtype", "dim", "ndim", "numel", "is_cuda", "layout"}
+
+
+@functools.lru_cache(maxsize=64)
+def statements_of(file: str, line: int) -> tuple[Statement, ...]:
+    """All statements of the function that begins on this line; of the file where that is 0."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return ()
+    functions = (one for one in ast.walk(tree) if isinstance(one, _FUNCTIONS))
+    begin = (one for one in functions if line in (one.lineno, *_decorators(one)))
+    function = next(begin, None) if line else tree
+    return () if function is None else tuple(_statements(function.body, is_sure=True))
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def _decorators(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[int]:
+    return [one.lineno for one in function.decorator_list]
+
+
+def _statements(body: list[ast.stmt], *, is_sure: bool) -> Iterator[Statement]:
+    for one in body:
+        if isinstance(one, (*_FUNCTIONS, ast.ClassDef)):
+            continue
+        makes, uses = frozenset(_makes(one)), frozenset(_uses(one))
+        yield Statement(one.lineno, one.end_lineno or one.lineno, makes, uses, is_sure)
+        sure = is_sure and isinstance(one, ast.With | ast.For)
+        for part in ("body", "orelse", "finalbody"):
+            yield from _statements(getattr(one, part, []), is_sure=sure)
+        for handler in getattr(one, "handlers", []):
+            yield from _statements(handler.body, is_sure=False)
+
+
+def _makes(statement: ast.stmt) -> Iterator[str]:
+    for node in ast.walk(statement):
+        inner: Any = node
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            inner = node.func.value if re.search(r"[a-z]_$", node.func.attr) else None
+        elif not isinstance(getattr(node, "ctx", None), ast.Store):
+            inner = None
+        while isinstance(inner, ast.Subscript | ast.Attribute):
+            inner = inner.value
+        if isinstance(inner, ast.Name):
+            yield inner.id
+        elif isinstance(node, ast.Return):
+            yield "return"
+
+
+def _uses(node: ast.AST) -> Iterator[str]:
+    chain, inner = [], node
+    while isinstance(inner, ast.Attribute):
+        chain.append(inner.attr)
+        inner = inner.value
+    if isinstance(inner, ast.Name):
+        if chain[-1:] == [] or chain[-1] not in _NOT_VALUES:
+            yield ".".join((inner.id, *reversed(chain)))
+        return
+    for part in ast.iter_child_nodes(inner):
+        if not (isinstance(inner, ast.Call) and getattr(inner.func, "id", "") == "len"):
+            yield from _uses(part)

@@ -6,7 +6,6 @@ import math
 import pickle
 import random
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -16,10 +15,11 @@ import numpy as np
 import torch
 
 from perfkit.base import torch_compat
+from perfkit.base.checksum import checksum
 from perfkit.base.instrument import Instrument
 
-# So many items are kept in mind, none of more bytes, and of so many it must be seen.
-_MOST_ITEMS, _MOST_BYTES, _LEAST_ITEMS = 8, 2**22, 4
+# So many items are kept in mind, and of so many it must be seen.
+_MOST_ITEMS, _LEAST_ITEMS = 8, 4
 # Batches whose time is taken, at least.
 _LEAST_BATCHES = 4
 
@@ -79,7 +79,7 @@ class SameItems:
             item_s = (time.perf_counter() - began_s) / max(len(items), 1)
             draws = wanted and before != _random_states()
             for at, index in wanted:
-                one = _print(items[at])
+                one = checksum(items[at])
                 if draws or one is None or self._first.setdefault(index, one)[0] != one[0]:
                     self.are_same = False
             if is_first:
@@ -103,37 +103,3 @@ def _random_states() -> bytes:
     with torch_compat.without_modes():
         of_torch = torch.get_rng_state().numpy().tobytes()
     return pickle.dumps((random.getstate(), np.random.get_state(), of_torch))
-
-
-def _print(item: Any) -> tuple[int, int, frozenset[tuple[int, int]]] | None:
-    """A checksum of an item, its bytes, and of what its tensors are views: address and bytes.
-
-    None where it is no numbers or texts.
-    """
-    if isinstance(item, torch.Tensor | np.ndarray):
-        try:
-            if item.nbytes > _MOST_BYTES:
-                return None
-            n_bytes, wholes = item.nbytes, frozenset[tuple[int, int]]()
-            with torch_compat.without_modes():
-                if isinstance(item, torch.Tensor):
-                    whole = item.untyped_storage()
-                    wholes = frozenset(((whole.data_ptr(), whole.nbytes()),))
-                    item = item.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-            item = np.ascontiguousarray(item).reshape(-1).view(np.uint8)
-            return zlib.crc32(item.data), n_bytes, wholes
-        except (RuntimeError, TypeError, ValueError):  # on a device, sparse, of objects …
-            return None
-    if isinstance(item, dict):
-        item = [part for pair in item.items() for part in pair]
-    if isinstance(item, list | tuple) and len(item) <= 4096:
-        prints = [_print(part) for part in item]
-        known = [one for one in prints if one is not None]
-        sum_of = zlib.crc32(repr([one[0] for one in known]).encode())
-        wholes = frozenset(one for *_, some in known for one in some)
-        n_bytes = sum(one[1] for one in known)
-        return (sum_of, n_bytes, wholes) if len(known) == len(prints) else None
-    if isinstance(item, int | float | complex | str | bytes | np.generic | None):
-        text = repr(item).encode()
-        return zlib.crc32(text), len(text), frozenset()
-    return None

@@ -23,6 +23,7 @@ State = Callable[[Live], Iterable[Finding]]
 
 #: File of state rules -> when they can apply; those of other files always can.
 NEEDS: dict[str, Callable[[Live], object]] = {
+    "again": lambda live: live.traces_until >= 0 and live.n_steps >= 4,
     "calls": lambda live: (
         live.calls
         or live.n_profiled
