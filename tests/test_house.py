@@ -165,3 +165,10 @@ def test_every_temporary_folder_is_swept_after_a_kill() -> None:
     makers = re.compile(r"\b(TemporaryDirectory|mkdtemp)\b")
     found = {p.name for p in PACKAGE.rglob("*.py") if makers.search(p.read_text(encoding="utf-8"))}
     assert found == {"scratch.py"}
+
+
+def test_advice_takes_no_name_of_a_loop_over_weights() -> None:
+    """After ``for p in model.parameters()`` within the block, ``print(p)`` shows a parameter."""
+    takes = re.compile(r"perfkit\.profile\([^)]*\) as p\b")
+    texts = [ROOT / "README.md", *PACKAGE.rglob("*.py")]
+    assert not [path for path in texts if takes.search(path.read_text(encoding="utf-8"))]

@@ -44,8 +44,8 @@ SLEEP = LineKind(
 WAITING = LineKind(
     "a wait for another process, a thread or a connection, whose work is not seen here",
     "# this thread only waits here; look at what it waits for, where that runs:\n"
-    "with perfkit.profile() as p:  # in the function that the other process or thread runs\n"
-    "    work()\nprint(p.result)",
+    "with perfkit.profile() as prof:  # in the function that the other process or thread runs\n"
+    "    work()\nprint(prof)",
     rule="host-waits",
 )
 LOGGING = LineKind(

@@ -217,10 +217,10 @@ def open_trace(
 
     Example::
 
-        >>> with perfkit.profile() as p:
+        >>> with perfkit.profile() as prof:
         ...     for _ in range(4):
         ...         torch.rand(256, 256) @ torch.rand(256, 256)
-        >>> trace = perfkit.open_trace(p.result.trace)
+        >>> trace = perfkit.open_trace(prof.result.trace)
         >>> print(trace.critical_path())
         >>> print(trace.questions)
     """

@@ -67,7 +67,7 @@ _BEFORE_TRAINING = (
     "# passes before the first step (a first evaluation, a check): over fewer batches, and\n"
     "with torch.inference_mode():  # where nothing is trained yet\n    ..."
 )
-_PROFILE_IT = "with perfkit.profile() as p:  # that part by itself\n    ...\nprint(p)"
+_PROFILE_IT = "with perfkit.profile() as prof:  # that part by itself\n    ...\nprint(prof)"
 
 # What to do about a line whose work grows.
 _CUT_THE_GRAPH = (

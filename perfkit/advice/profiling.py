@@ -39,7 +39,7 @@ _EVALUATION = PHASES.index("evaluation")
 
 
 class Profiling(Shown):
-    """A region of code being profiled: what ``with perfkit.profile() as p:`` gives.
+    """A region of code being profiled: what ``with perfkit.profile() as prof:`` gives.
 
     After the block it shows itself as its :attr:`result` does: print it, display it, ``save`` it.
 
@@ -269,7 +269,7 @@ def profile(
     steps: a step ends when an optimizer has stepped. Where none does (evaluation), each batch of a
     DataLoader is a step, or each call of ``step``. After the profiled steps your code runs on
     unprofiled, which shows what profiling cost. Your exceptions propagate unchanged; with
-    ``with``, what was recorded until then is in ``p.result``.
+    ``with``, what was recorded until then is in ``prof.result``.
 
     Args:
         step: a training step or a whole training loop, called without arguments. A loop (several
@@ -308,10 +308,10 @@ def profile(
         ...     optimizer.step()
         >>> print(perfkit.profile(step))
 
-        >>> with perfkit.profile(steps=4) as p:
+        >>> with perfkit.profile(steps=4) as prof:
         ...     for _ in range(12):
         ...         step()
-        >>> print(p)
+        >>> print(prof)
     """
     __tracebackhide__ = True
     if step is not None:

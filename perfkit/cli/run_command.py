@@ -52,8 +52,8 @@ would end the others.
 A step ends when an optimizer has stepped in the main thread; in a program that makes no torch
 optimizer, with each backward pass. A few steps are recorded after the warm-up; the rest runs
 without the profiler. Of processes that torch.multiprocessing.spawn starts, the first is watched.
-Steps in other child processes are not seen: put `with perfkit.profile() as p:` around their loop,
-and `print(p)` after it.
+Steps in other child processes are not seen: put `with perfkit.profile() as prof:` around their
+loop, and `print(prof)` after it.
 
 Of several processes (torchrun sets RANK and WORLD_SIZE) each is watched, only rank 0 shows the
 line, and the last one to end prints a report on all ranks (who waits for whom, whose data wait

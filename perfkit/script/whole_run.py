@@ -277,8 +277,8 @@ def _nothing(
     if times.torch_elsewhere or (not n_steps and seen and seen.recorder.n_foreign_steps):
         return (
             f"No step was seen in the main thread of {program}, the only one that perfkit run "
-            "watches. If another thread trains, put `with perfkit.profile() as p:` around the loop "
-            "there, and `print(p)` after it."
+            "watches. If another thread trains, put `with perfkit.profile() as prof:` around the "
+            "loop there, and `print(prof)` after it."
         )
     if not n_steps and ended != "finished":
         return f"{program} {ended} before its first step: there is no step to explain."
@@ -291,7 +291,7 @@ def _nothing(
         return (
             f"No step was seen in {program}: no torch optimizer stepped in this process. To "
             "explain a loop without one (an evaluation), or one in a process that it starts, put "
-            "`with perfkit.profile() as p:` around it, and `print(p)` after it."
+            "`with perfkit.profile() as prof:` around it, and `print(prof)` after it."
         )
     if seen.left_as_it_is:
         return f"{program} {ended}, in step {fmt_count(n_steps + 1)}: {why}."

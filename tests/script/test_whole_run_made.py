@@ -103,7 +103,7 @@ def test_why_no_step_was_recorded() -> None:
     for known in ({"n_foreign_steps": 9}, {"torch": False, "elsewhere": True}):
         said = nothing(**known)  # type: ignore[arg-type]
         assert said.startswith("No step was seen in the main thread of train.py, the only one that")
-        assert "put `with perfkit.profile() as p:` around the loop there" in said
+        assert "put `with perfkit.profile() as prof:` around the loop there" in said
     assert "a loop without one (an evaluation)" in nothing()
     assert nothing(7, "was ended by Ctrl-C", left_as_it_is=True) == (
         "train.py was ended by Ctrl-C, in step 8: a reason."
