@@ -188,11 +188,14 @@ class Case:
         if not self.on_device:
             return {}
         n, classes = max(len(typical.steps), 1), DEVICE_CLASSES[:-1]
-        seen = {c: sum(s.device_ns[c] for s in typical.steps) / 1e3 / n for c in classes}
-        # where the host ran ahead, the recorded steps show a part of it
         works_us = device_step_us(self.trace, self.steps)
-        scale = 1.0 if works_us is None else works_us / sum(seen.values())
-        return {c: us * scale for c, us in seen.items()}
+        if works_us is None:
+            return {c: sum(s.device_ns[c] for s in typical.steps) / 1e3 / n for c in classes}
+        # the host ran ahead: the device works on these steps after their end
+        layers = device_layers(self.trace)[0]
+        till = joined(layers).end[-1:]
+        seen = paint(self.steps.start_ns[:1], till, (), layers)[0, 0, :-1].tolist()
+        return {c: works_us * ns / sum(seen) for c, ns in zip(classes, seen, strict=True)}
 
     @cached_property
     def step_us(self) -> float:

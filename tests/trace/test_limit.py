@@ -504,6 +504,19 @@ def test_the_headline_names_the_devices_time_where_the_host_ran_ahead() -> None:
     assert "5.00 ms a step, by the device: the host ran ahead" in said
 
 
+def test_where_the_host_ran_ahead_all_that_the_device_works_on_the_steps_is_shared_out() -> None:
+    """As of one rank of several: 70 % were exchanges until the host's end, and 66 % of all."""
+    sim = Simulated()
+    for i in range(4):
+        sim.step(i, i * 1_000, 1_000)
+        sim.kernel("aten::mm", i * 1_000 + 10, i * 5_000 + 50, 2_000)
+        call = sim.call("cudaLaunchKernel", i * 1_000 + 500, 5)
+        sim.device("ncclDevKernel_AllReduce_Sum_f32_RING_LL", i * 5_000 + 2_050, 3_000, call)
+    shares = explain(load(sim.json())).device_shares
+    assert shares["communication"] == pytest.approx(0.6)
+    assert shares["compute"] == pytest.approx(0.4)
+
+
 def test_what_the_profiler_adds_is_no_idle_time_of_the_device() -> None:
     found = replace(limit(load(product_on_gpu())), step_us=500.0, is_unprofiled=True)
     said = " ".join(found.to_text().split())
