@@ -249,6 +249,7 @@ _SAYS_MORE = {
     "own-profiler": ("host-python",),
     "empty-cache": ("device-allocations",),
     "gc-collect": ("gc-pauses",),
+    "epoch-for-each-batch": ("row-by-row", "dataloader-no-workers", "host-python", "gc-pauses"),
     "made-again": ("host-python", "matrix-functions"),
     "workers-restarted": ("dataloader-slow-workers", "dataloader-few-workers"),
     "hooks-multiply": ("steps-grow", "graphs-kept", "tensors-kept"),
@@ -298,11 +299,7 @@ def _with_ceiling(finding: Finding, case: Case) -> Finding:
         return finding
     share = sum(case.lost_to(one) for one in finding.acts_on if one in case.shares)
     if finding.where is not None:
-        meant = finding.where(case)
-        if isinstance(meant, tuple):
-            share, line = meant
-        else:
-            share, line = case.share_at(meant), case.line_at(meant)
+        share, line = finding.where(case)
         finding = replace(finding, line=finding.line or line)
     gain, formula = amdahl(share, speedup=1 / finding.leaves if finding.leaves else None)
     if gain >= MOST_GAIN and finding.where is None:

@@ -36,8 +36,7 @@ class Finding:
         acts_on: of such a one, the classes of a step that what to do shortens; none where it
             saves no time of a step.
         leaves: the part of these classes that is left then, 0 to 1.
-        where: of a case, which of ``nesting.rows`` are meant, where not all of these classes are;
-            or the share that is meant, and its line.
+        where: of a case, the share that is meant, and a line, where not all of these classes are.
         changes: how what to do changes the training; empty where it does not.
         beside: this is no finding, but a remark on all others whose code matches this.
     """

@@ -10,12 +10,11 @@ import torch
 
 from perfkit.base import torch_compat
 
+Checksum = tuple[int, int, frozenset[tuple[int, int]]]
 _MOST_BYTES, _MOST_PARTS = 2**22, 4096
 
 
-def checksum(
-    item: Any, *, most_bytes: int = _MOST_BYTES
-) -> tuple[int, int, frozenset[tuple[int, int]]] | None:
+def checksum(item: Any, *, most_bytes: int = _MOST_BYTES) -> Checksum | None:
     """A checksum of an item, its bytes, and of what its tensors are views: address and bytes.
 
     None where it is no numbers or texts, or a tensor is larger or on a device.
@@ -47,3 +46,10 @@ def checksum(
         text = repr(item).encode()
         return zlib.crc32(text), len(text), frozenset()
     return None
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a tensor or array is the same number all over, or empty."""
+    with torch_compat.without_modes():
+        flat = value.detach().reshape(-1) if isinstance(value, torch.Tensor) else value.reshape(-1)
+        return not len(flat) or not bool((flat != flat[0]).any())

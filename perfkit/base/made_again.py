@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from perfkit.base import torch_compat
-from perfkit.base.checksum import checksum
+from perfkit.base.checksum import checksum, is_plain
 from perfkit.base.source import Statement, loops_around, statements_of
 from perfkit.base.user_code import is_user_code
 
@@ -133,7 +133,7 @@ class MadeAgain:
         Told of those that double their number, beside.
         """
         if self.is_on:
-            self.stop(n)
+            self.stop(n * (n > self._before[0]))  # else the run ends within it
             return False
         n_before, before_s, worked_s = self._before
         self._before = n, time.perf_counter(), time.thread_time()
@@ -321,10 +321,8 @@ def _print(value: Any, plain: set[str], name: str) -> object:
     found = checksum(value, most_bytes=_MOST_BYTES)
     if found is None:
         return object()
-    with torch_compat.without_modes():
-        flat = value.detach().reshape(-1) if isinstance(value, torch.Tensor) else value.reshape(-1)
-        if not len(flat) or not bool((flat != flat[0]).any()):
-            plain.add(name)
+    if is_plain(value):
+        plain.add(name)
     return found[0], tuple(value.shape), str(value.dtype)
 
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.stand_in import stand_in
@@ -61,7 +59,7 @@ _MOST_HEAP_MS = 0.2
 _GENERATES = 16
 # Of a step's backward passes so many are looked at.
 _MOST_GRAPHS = 4
-# A larger batch is not kept to compare it with the next one.
+# A larger batch is not compared with the next one.
 _MOST_COMPARED_BYTES = 2**24
 
 
@@ -105,7 +103,7 @@ class LoaderUse:
     padding: Padding | None = None
     equal_batches: bool = False
     n_tensors: int = 0
-    first_batch: list[Any] = field(default_factory=list)
+    first_batch: tuple[Any, ...] | None = None
     first_is_due: bool = False
     sampler_id: int = 0
     items: SameItems | None = None
@@ -467,18 +465,14 @@ class Live:
     @staticmethod
     def _compare(use: LoaderUse, parts: list[Any]) -> None:
         """Whether the second batch is the first one again."""
-        kept = [np.array(part.numpy() if hasattr(part, "numpy") else part) for part in parts[:1]
-                if getattr(part, "nbytes", 0) and part.nbytes < _MOST_COMPARED_BYTES
-                and getattr(getattr(part, "device", None), "type", "cpu") == "cpu"]  # fmt: skip
+        from perfkit.base.checksum import checksum, is_plain
+
+        one = checksum(parts[:1], most_bytes=_MOST_COMPARED_BYTES) if parts else None
         if use.n_seen == 1:
-            use.first_batch = kept
-        elif kept and use.first_batch:
-            one, two = use.first_batch[0], kept[0]
+            use.first_batch = one
+        elif one is not None and use.first_batch is not None:
             # a batch of one value says nothing
-            use.equal_batches = bool(
-                one.shape == two.shape and np.array_equal(one, two) and (one != one.flat[0]).any()
-            )
-            use.first_batch = []
+            use.equal_batches = one[0] == use.first_batch[0] and not is_plain(parts[0])
 
     # --- calls ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from perfkit.base import torch_compat
-from perfkit.base.checksum import checksum
+from perfkit.base.checksum import Checksum, checksum
 from perfkit.base.instrument import Instrument
 
 # So many items are kept in mind, and of so many it must be seen.
@@ -39,7 +39,7 @@ class SameItems:
         self.are_same: bool | None = None
         self.n_compared = self._n_batches = 0
         self.item_s = math.inf
-        self._first: dict[int, tuple[int, int, frozenset[tuple[int, int]]]] = {}
+        self._first: dict[int, Checksum] = {}
         self._undo: Callable[[], None] | None = None
 
     @property

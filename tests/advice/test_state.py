@@ -6,9 +6,11 @@ import contextlib
 import copy
 import gc
 import io
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 import perfkit
 from perfkit.advice.findings import Finding
@@ -471,6 +473,10 @@ def _pick(how: str) -> None:
     _descend(model, lambda: model(torch.randint(_CLASSES, (256,))).square().mean())
 
 
+def _shuffled() -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.zeros(400_000, 8)), 8, shuffle=True)
+
+
 _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     "anomaly-mode": (lambda: _with_anomaly(True), lambda: _with_anomaly(False)),
     "hooks-multiply": (lambda: _with_hooks(False), lambda: _with_hooks(True)),
@@ -530,6 +536,12 @@ _CASES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
     ),
     "many-tensors": (lambda: _with_boxes(False), lambda: _with_boxes(True)),
     "emulated-format": (lambda: _with_autocast(True), lambda: _with_autocast(False)),
+    "epoch-for-each-batch": (
+        lambda: _train((next(iter(one)) for one in [_shuffled()] * 24), _model()),
+        lambda: _train(  # an evaluation in each step goes through all of its batches
+            itertools.islice(_shuffled(), 24), _model(), partial(list, DataLoader(range(24), 8))
+        ),
+    ),
     "workers-restarted": (
         lambda: _train(
             _from(_Records(256, as_tensor=True), epochs=4, batch_size=64, num_workers=1), _model()

@@ -8,14 +8,8 @@ from functools import partial
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, fact
 from perfkit.advice.state import state_of_now
+from perfkit.base import source
 from perfkit.base.made_again import MadeAgain, Same, Twice
-from perfkit.base.source import (
-    call_before_the_loop,
-    kept_in_self,
-    one_call,
-    shown_line,
-    whole_statement,
-)
 from perfkit.measure.live import Live
 from perfkit.trace.record.lines import wilson
 
@@ -46,13 +40,13 @@ def made_again(live: Live) -> Iterator[Finding]:
         )
     for two in again.twice:
         places = dict.fromkeys(two.places)
-        shown = [shown_line(*place) for place in places]
+        shown = [source.shown_line(*place) for place in places]
         yield fact(
             "called-twice",
             f"{two.name} runs {len(two.places)} times a step on the same input, with the same "
             "result",
             (f"{steps}, at {' and at '.join(shown)}",),
-            one_call(list(places)),
+            source.one_call(list(places)),
             line=shown[-1],
             acts_on=("forward", "backward"),
             where=partial(_of_calls, two=two),
@@ -63,11 +57,11 @@ def _once(one: Same) -> str:
     if "return" not in one.names:
         places = [(one.code.co_filename, line) for line in one.lines]
         if one.in_module:
-            return kept_in_self(places, one.names[-1])
-        made = "\n".join(whole_statement(*place) for place in places[:_MOST_NAMES])
+            return source.kept_in_self(places, one.names[-1])
+        made = "\n".join(source.whole_statement(*place) for place in places[:_MOST_NAMES])
         return f"# once, before the loop over the steps:\n{made}"
     if not one.by_numbers:
-        return call_before_the_loop(one.called_at, one.code.co_name)
+        return source.call_before_the_loop(one.called_at, one.code.co_name)
     given = ", ".join(one.code.co_varnames[: one.code.co_argcount])
     return (
         f"@functools.cache  # once for each of what it is given\ndef {one.code.co_name}({given}):"
@@ -79,7 +73,7 @@ def _of_statements(case: Case, one: Same) -> tuple[float, str | None]:
     file = one.code.co_filename
     lines = [x for x in case.lines.by_line() if x.file == file and one.has(x.line)]
     share = _most(sum(x.n_samples for x in lines), case)
-    return share, shown_line(file, lines[0].line) if lines else None
+    return share, source.shown_line(file, lines[0].line) if lines else None
 
 
 def _of_calls(case: Case, two: Twice) -> tuple[float, None]:

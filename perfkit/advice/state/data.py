@@ -24,7 +24,7 @@ _MANY_OBJECTS = 20_000
 # Below this share of padding, sorting or cutting batches gains less than it costs.
 _LEAST_PADDING = 0.3
 # Starting the workers again is worth a word from this share of the run on.
-_LEAST_STARTS = 0.05
+_LEAST_STARTS, _MANY_STARTS = 0.05, 8
 # Samples of a table: smaller ones cost more to fetch and collate than to copy.
 _SMALL_SAMPLE_BYTES = 4096
 _LEAST_BATCH = 16
@@ -120,14 +120,34 @@ def _objects_in(value: Any) -> int:
 
 
 @state
-def restarted_workers(live: Live) -> Iterator[Finding]:
-    """Workers are started anew for each epoch."""
+def restarted(live: Live) -> Iterator[Finding]:
+    """Workers are started anew for each epoch, or an epoch is begun for each batch."""
     run_s = live.ended_s - live.began_s
     for use, loader in alive(live.loaders):
-        seldom = use.n_starts < 2 or use.start_s < _LEAST_STARTS * run_s
-        if seldom or not loader.num_workers or loader.persistent_workers:
+        if use.n_starts < 2 or use.start_s < _LEAST_STARTS * run_s:
             continue
+        has_length = hasattr(loader.dataset, "__len__")
+        is_often = has_length and use.n_starts > max(live.n_steps / 2, _MANY_STARTS)
         share = min(use.start_s / run_s, 1.0)
+        # that of an evaluation goes through all of it
+        if is_often and use.n_seen <= 2 * use.n_starts and len(loader) > 2:
+            yield fact(
+                "epoch-for-each-batch",
+                "The loader begins a new epoch for each batch",
+                (
+                    f"{use.n_starts} began in {plural(live.n_steps, 'step')}, each with the order "
+                    f"of {plural(len(loader.dataset), 'item')}: {fmt_share(share)} of the run",
+                ),
+                "def forever(loader):\n    while True:\n        yield from loader\n"
+                "batches = forever(loader)  # once, before the loop\n"
+                "batch = next(batches)  # in it: each item comes once an epoch",
+                line=only_line_with(r"\bnext\(\s*iter\(") or only_line_with(_LOADER),
+                acts_on=("data wait",),
+                gain=amdahl(share),
+            )
+            continue
+        if loader.persistent_workers or not loader.num_workers:
+            continue
         yield fact(
             "workers-restarted",
             f"{plural(loader.num_workers, 'worker')} are started again for every epoch: "

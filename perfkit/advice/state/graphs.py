@@ -14,7 +14,6 @@ from perfkit.base.source import only_line_with
 from perfkit.base.words import fmt_count, fmt_share
 from perfkit.measure.graph_looks import LOSSES, PRODUCTS, IgnoredTargets, OneHotFactor
 from perfkit.measure.live import Live
-from perfkit.trace.read.columns import Bool
 
 # Less of it is padding, which is not worth a change.
 _LEAST_IGNORED = 0.25
@@ -52,10 +51,11 @@ def ignored_targets(live: Live) -> Iterator[Finding]:
     )
 
 
-def _from_product_to_loss(case: Case, back: tuple[int, ...]) -> Bool:
+def _from_product_to_loss(case: Case, back: tuple[int, ...]) -> tuple[float, str | None]:
     numbers = case.trace.sequence[case.nesting.rows]
     last = np.unique(numbers[case.is_named(*LOSSES)])
-    return (numbers >= 0) & np.isin(numbers, last[:, None] - np.array(back))
+    found = (numbers >= 0) & np.isin(numbers, last[:, None] - np.array(back))
+    return case.share_at(found), case.line_at(found)
 
 
 @state
@@ -91,11 +91,12 @@ def one_hot_products(live: Live) -> Iterator[Finding]:
     )
 
 
-def _of_one_hot(case: Case) -> Bool:
+def _of_one_hot(case: Case) -> tuple[float, str | None]:
     numbers = case.trace.sequence[case.nesting.rows]
     made = next((at for one in _MAKES if (at := case.is_named(*one)).any()), case.is_named())
     products = np.unique(numbers[case.is_named(*PRODUCTS)])
     near = products[:, None] - np.arange(_NEAR + 1)
     is_one = np.isin(near, numbers[made]).any(axis=1)
     multiplied = case.is_named(*_MULTIPLY) & np.isin(numbers, products[is_one])
-    return multiplied | ((made | case.is_named(*_BESIDE)) & np.isin(numbers, near[is_one]))
+    found = multiplied | ((made | case.is_named(*_BESIDE)) & np.isin(numbers, near[is_one]))
+    return case.share_at(found), case.line_at(found)

@@ -195,7 +195,9 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
         """``steps`` are the indices of the steps that the spans are; none where they are none."""
         excess_s = sum(end - begin - (like_s if steps else 0.0) for begin, end in spans)
         taken = inside(spans, samples)
-        seen = [sample for sample in taken if not _imports(sample)]
+        keys = ((x, () if x.key is None else x.key.below) for x in taken)
+        # but for lines that wait for an import
+        seen = [x for x, below in keys if not any(f.file.startswith(_IMPORTS) for f in below)]
         imports_s = excess_s * (1.0 - len(seen) / len(taken)) if taken else 0.0
         numbers, own_s = tuple(i + 1 for i in steps), excess_s - imports_s
         found = Stretch(when, own_s, len(steps), numbers=numbers, imports_s=imports_s)
@@ -230,12 +232,6 @@ def longest_alike_s(recorded_ms: Sequence[float]) -> float:
     # a recorded step that is far longer than the others holds something else itself
     alike = [ms / 1e3 for ms in recorded_ms if ms <= _FAR * 1e3 * like_s]
     return max(_MEDIANS * like_s, _LONGEST * max(alike)) + _SLACK_S
-
-
-def _imports(sample: Sample) -> bool:
-    """Whether a line of the user's waits for an import."""
-    below = () if sample.key is None else sample.key.below
-    return any(frame.file.startswith(_IMPORTS) for frame in below)
 
 
 def _by_weight(slow: Sequence[int], excess_s: Sequence[float]) -> list[list[int]]:
