@@ -220,10 +220,39 @@ def first_line_with(pattern: str) -> str | None:
     """The first line that matches in the program's own file or cells, or in the one module that has
     such a line; None where several modules do: which of them runs is not known.
     """
+    place = _first_place(pattern)
+    return None if place is None else shown_line(*place)
+
+
+def _first_place(pattern: str) -> tuple[str, int] | None:
     found = list(lines_with(pattern))
     if not found or (len({file for file, _ in found}) > 1 and found[0][0] not in _own_files()):
         return None
-    return shown_line(*found[0])
+    return found[0]
+
+
+def call_with(keyword: str, call: str, *, before: str = "") -> tuple[str | None, str]:
+    """The first line that makes a call, as :func:`first_line_with` finds it, and its statement with
+    another keyword argument; None without such a line, and no code where it cannot be written.
+
+    Args:
+        keyword: such as ``fused=True``.
+        call: a pattern of the function's name.
+        before: a pattern of what the line has before that.
+    """
+    place = _first_place(rf"{before}\b{call}\(")
+    if place is None:
+        return None, ""
+    name, _, value = keyword.partition("=")
+    with suppress(SyntaxError):
+        tree = ast.parse(whole_statement(*place))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and re.search(rf"\b{call}$", ast.unparse(node.func)):
+                node.keywords = [one for one in node.keywords if one.arg != name]
+                node.keywords.append(ast.keyword(name, ast.parse(value, mode="eval").body))
+                code = ast.unparse(tree)
+                return shown_line(*place), code if len(code) <= _LONGEST else ""
+    return shown_line(*place), ""
 
 
 def _is_within(function: str, file: str, line: int) -> bool:

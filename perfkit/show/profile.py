@@ -211,12 +211,17 @@ def _step_notes(p: Profile) -> tuple[str, ...]:
     return tuple(notes)
 
 
+_CHANGES = "changes the training"
+
+
 def shown_finding(f: Finding) -> ShownFinding:
     """A finding as it is shown."""
     lesson = lesson_of("rule", f.rule)
     return ShownFinding(
         title=f.title,
-        tag=gain_words(f.gain_at_most) if f.has_bound else "",
+        tag="; ".join(
+            filter(None, (gain_words(f.gain_at_most) * f.has_bound, _CHANGES * bool(f.changes)))
+        ),
         source=f.line or "",
         facts=(*f.evidence, *((f"This changes the training: {f.changes}",) if f.changes else ())),
         code=f.what_to_do.strip("\n"),

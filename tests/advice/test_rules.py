@@ -8,7 +8,9 @@ import importlib
 import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -754,6 +756,21 @@ def test_an_update_in_a_loop() -> None:
     )
     assert finding.what_to_do.endswith("AdamW(model.parameters(), ..., fused=True)")
     assert finding.gain_at_most == pytest.approx(1 / 0.7)
+
+
+def test_the_line_that_makes_the_optimizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the program that runs here; a file may be of any other."""
+    script = tmp_path / "own.py"
+    script.write_text("opt = optim.AdamW(\n    net.parameters(), lr=0.1\n)\n")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(script), raising=False)
+    of = _update("aten::addcmul_", 100, 3)
+    here, elsewhere = (
+        _finding(_diagnosis(of, facts=_adamw(), is_file=is_file), "optimizer-loop")
+        for is_file in (False, True)
+    )
+    assert (here.line or "").startswith("own.py:1: opt = optim.AdamW(")
+    assert here.what_to_do == "opt = optim.AdamW(net.parameters(), lr=0.1, fused=True)"
+    assert elsewhere.line is None
 
 
 @pytest.mark.parametrize(

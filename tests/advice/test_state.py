@@ -8,6 +8,7 @@ import gc
 import io
 import itertools
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -24,6 +25,7 @@ import perfkit
 from perfkit.advice.findings import Finding
 from perfkit.base.stand_in import Calls, stand_in
 from perfkit.course.kit.collectives import group_of_one
+from perfkit.show import brief
 
 
 def _model() -> nn.Module:
@@ -218,6 +220,32 @@ def _with_table(used: int) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(6):
         model(torch.randint(0, 20_000, (used,))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+class _Shop(nn.Module):
+    """Two tables, of which a step sees few rows of the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shelf = nn.Embedding(8, 64)
+        self.product = nn.Embedding(20_000, 64, padding_idx=0)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.shelf(ids % 8) + self.product(ids)
+
+
+def _sell() -> None:
+    model = _Shop()
+    weights = [p for p in model.parameters() if p.ndim > 1]
+    optimizer = torch.optim.RAdam(
+        weights,
+        lr=1e-3,  # as in the paper
+        foreach=False,
+    )
+    for _ in range(8):
+        model(torch.randint(0, 20_000, (64,))).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -573,6 +601,19 @@ def test_a_fact_is_found_and_not_of_its_healthy_twin(
     assert found[rule].what_to_do
     assert found[rule].line is None or "test_state.py" in found[rule].line
     assert rule not in _found(healthy)
+
+
+def test_a_table_is_named_by_its_own_line_and_what_its_remedy_changes_at_first_sight() -> None:
+    with perfkit.profile(lines=False) as prof:
+        _sell()
+    found = {f.rule: f for f in prof.result.diagnosis.findings}["dense-embedding"]
+    own = "self.product = nn.Embedding(20000, 64, padding_idx=0, sparse=True)"
+    assert (found.line or "").endswith("self.product = nn.Embedding(20_000, 64, padding_idx=0)")
+    assert found.what_to_do.startswith(f"{own}\nrare = torch.optim.SparseAdam(model.product.")
+    assert "weight decay" in found.changes
+    assert re.search(
+        r"of an embedding, and updates\s.*changes the training", brief(prof.result), re.S
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from perfkit.base.source import first_line_with, statement
+from perfkit.base.source import call_with, first_line_with, statement
 
 _SOURCE = '''\
 def train(self, x):
@@ -94,3 +94,27 @@ def test_of_several_modules_with_such_a_line_none_is_named(
         None,
         "evaluates_here.py:1: with_this_alone = 1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("made", "code"),
+    [
+        ("self.opt = optim.Kept(net.parameters(),\n  lr=0.1,  # slow\n)\n", "self.opt = optim.Kept("
+         "net.parameters(), lr=0.1, fused=True)"),
+        ("opt = Kept(two(x), fused=quick, **more)\n", "opt = Kept(two(x), **more, fused=True)"),
+        ("with Kept(x) as opt:\n", ""),
+        (f"opt = Kept({'x, ' * 80})\n", ""),
+    ],
+)  # fmt: skip
+def test_a_call_with_one_more_argument(
+    made: str, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it can be pasted; no code of what it cannot write: the line alone is told."""
+    file = tmp_path / "own.py"
+    file.write_text(f"from there import Kept  # Kept(\n{made}opt = Kept(later)\n")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(file), raising=False)
+    line, said = call_with("fused=True", "Kept")
+    assert line is not None
+    assert line.startswith("own.py:2: ")
+    assert said == code
+    assert call_with("fused=True", "NotThere") == (None, "")

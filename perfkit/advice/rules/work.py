@@ -11,7 +11,7 @@ import numpy as np
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules import rule
-from perfkit.base.source import only_line_with
+from perfkit.base.source import call_with, only_line_with
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.breakdown import after_updates
 from perfkit.trace.read.columns import Category
@@ -98,13 +98,12 @@ _LARGE_SHARE = 0.25
 _FUSED = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 _ADAM = ("Adam", "AdamW")
 _FOREACH = _FUSED | {"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"}
-_OPTIMIZER = "optimizer = torch.optim.{}(model.parameters(), ..., {})"
 
 ELSEWHERE = "without what the profiler may have added elsewhere, "
 
 
 def update_loop(case: Case) -> tuple[Intervals, str]:
-    """The updates that loop over the parameters, and what to do where torch has an answer."""
+    """The updates that loop over the parameters; which optimizer's, where torch has an answer."""
     steps = _updates(case)
     # hooks step each weight as its gradient comes, or the optimizer calls a closure: the first
     # saves memory that one optimizer for all would take, and neither could accumulate
@@ -116,9 +115,7 @@ def update_loop(case: Case) -> tuple[Intervals, str]:
         return EMPTY, ""
     if any("sparse" in op or "coalesce" in op for op in ops):
         return steps, ""  # no form but the loop takes sparse gradients
-    name = _named(case, _FOREACH)
-    option = "fused=True" if name in _FUSED else "foreach=True"
-    return steps, _OPTIMIZER.format(name, option) if name else ""
+    return steps, _named(case, _FOREACH)
 
 
 def _updates(case: Case) -> Intervals:
@@ -136,8 +133,8 @@ def _named(case: Case, known: Collection[str]) -> str:
 
 
 def _to_be_fused(case: Case) -> tuple[float, str]:
-    """Of an update by lists of tensors on a device: the most of a step that is lost to it, and what
-    to do. Each operator on a list goes through memory again, of Adam's states some ten times.
+    """Of an update by lists of tensors on a device: the most of a step that is lost to it, and by
+    whose. Each operator on a list goes through memory again, of Adam's states some ten times.
     """
     steps = _updates(case)
     ops = case.ops_inside(steps)
@@ -145,14 +142,20 @@ def _to_be_fused(case: Case) -> tuple[float, str]:
     if not joint or any("_fused_" in op for op in ops) or not (name := _named(case, _ADAM)):
         return 0.0, ""
     share = case.lost_in(steps) + case.device_share(case.launched_by(case.within(steps)))
-    return min(share, 1.0), _OPTIMIZER.format(name, "fused=True")
+    return min(share, 1.0), name
+
+
+def _made_with(case: Case, option: str, name: str) -> tuple[str | None, str]:
+    """The line that makes the optimizer, if it is of this program, and the same with an option."""
+    line, code = (None, "") if case.is_file else call_with(option, name)
+    return line, code or f"optimizer = torch.optim.{name}(model.parameters(), ..., {option})"
 
 
 @rule
 def update(case: Case) -> Iterator[Finding]:
     """The update loops over the parameters in Python, or takes much of the step without."""
     took = case.lost_to("optimizer")
-    steps, what_to_do = update_loop(case)
+    steps, name = update_loop(case)
     is_known = case.whole is not None and not case.on_device  # of all steps, unrecorded
     share = took if is_known else max(took, case.lost_to_loop(steps))
     told = f"Optimizer.step and zero_grad take {fmt_share(case.shares['optimizer'])} of each step"
@@ -163,7 +166,8 @@ def update(case: Case) -> Iterator[Finding]:
             from perfkit.trace.ask.launches import launches_in
 
             told += f", with {launches_in(case.trace, case.steps, steps)}"
-        if what_to_do:
+        if name:
+            line, code = _made_with(case, f"{'fused' if name in _FUSED else 'foreach'}=True", name)
             yield found(
                 "optimizer-loop",
                 "The optimizer updates one parameter tensor after the other",
@@ -172,21 +176,24 @@ def update(case: Case) -> Iterator[Finding]:
                     + f" for {n} parameter tensors" * bool(n),
                     told,
                 ],
-                what_to_do,
+                code,
                 cures=("launch", "compute"),
                 share=share,
                 of=ELSEWHERE * case.on_device,
+                line=line,
             )
         return
-    passes, fuse = _to_be_fused(case)
+    passes, name = _to_be_fused(case)
     if passes >= _LEAST_SHARE:
+        line, code = _made_with(case, "fused=True", name)
         yield found(
             "optimizer-share",
             "The update takes much of the step: it is not fused",
             [told, f"with its kernels, {fmt_share(passes)} of a step may go with it"],
-            f"{fuse}  # not with foreach=True",
+            f"{code}  # not with foreach=True",
             cures=("compute", "launch"),
             share=passes,
+            line=line,
         )
     elif took >= _LARGE_SHARE:
         yield found(

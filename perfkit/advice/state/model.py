@@ -8,7 +8,7 @@ from typing import Any
 
 from perfkit.advice.findings import Finding, fact
 from perfkit.advice.state import alive, state
-from perfkit.base.source import line_of, name_of, only_line_with
+from perfkit.base.source import call_with, line_of, name_of, only_line_with
 from perfkit.base.words import fmt_count, plural
 from perfkit.measure.live import Live
 
@@ -155,7 +155,7 @@ _FEW_ROWS, _LARGE_TABLE, _MOST_NUMBERS = 0.05, 1_000_000, 50_000_000
 def dense_embedding(live: Live) -> Iterator[Finding]:
     """A large table of which a step uses few rows gets a gradient for all of them."""
     for _, model in alive(live.modules):
-        for module in itertools.islice(model.modules(), _MOST_MODULES):
+        for path, module in itertools.islice(model.named_modules(), _MOST_MODULES):
             if "Embedding" not in type(module).__name__ or getattr(module, "sparse", True):
                 continue
             weight: Any = getattr(module, "weight", None)
@@ -163,6 +163,10 @@ def dense_embedding(live: Live) -> Iterator[Finding]:
             if used is None or used > _FEW_ROWS * len(weight):
                 continue
             kind, size = name_of(module), f"{len(weight)}, {weight.shape[1]}"
+            own = path.rpartition(".")[2]
+            made = (call_with("sparse=True", kind, before=at) for at in (rf"\b{own}\b.*", ""))
+            line, code = next((one for one in made if one[0]), (None, ""))
+            table = f"model.{path}" if all(map(str.isidentifier, path.split("."))) else "table"
             yield fact(
                 "dense-embedding",
                 f"A step uses {fmt_count(used)} of {fmt_count(len(weight))} rows of an embedding, "
@@ -171,12 +175,12 @@ def dense_embedding(live: Live) -> Iterator[Finding]:
                     f"the gradient of {kind}({size}) is dense: backward fills all rows with zeros "
                     "first, and the optimizer goes over each",
                 ),
-                f"table = nn.{kind}({size}, sparse=True)\n"
-                "rare = torch.optim.SparseAdam(table.parameters(), lr)  # steps beside the other\n"
-                "# the other optimizer gets all parameters but table.weight",
-                line=only_line_with(r"\bEmbedding(Bag)?\("),
+                f"{code or f'table = nn.{kind}({size}, sparse=True)'}\n"
+                f"rare = torch.optim.SparseAdam({table}.parameters(), lr)\n"
+                f"# the other optimizer gets all parameters but {table}.weight; both step",
+                line=line,
                 acts_on=("backward", "optimizer"),
-                changes="moments of rows that a step does not use stay as they are",
+                changes="SparseAdam has no weight decay, and updates only the rows that it sees",
             )
             return
 
