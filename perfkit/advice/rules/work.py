@@ -247,6 +247,8 @@ def matrix_functions(case: Case) -> Iterator[Finding]:
 
 
 _PRODUCTS, _SOFTMAX = ("aten::bmm", "aten::baddbmm"), ("aten::_softmax",)
+# Between attention's two products is none with weights: a router of experts has a softmax, too.
+_OF_WEIGHTS = ("aten::mm", "aten::addmm", "aten::convolution")
 _FALLBACK = "aten::_scaled_dot_product_attention_math"
 _OF_ATTENTION = ("BmmBackward0", "BaddbmmBackward0", "SoftmaxBackward0")
 
@@ -256,11 +258,12 @@ def own_attention(case: Case) -> Iterator[Finding]:
     """Attention as a product, a softmax and a product: the whole matrix of weights is written."""
     trace, inside = case.trace, case.nesting
     at = np.flatnonzero(
-        case.is_named(*_PRODUCTS, *_SOFTMAX) & (trace.thread[inside.rows] == case.steps.thread)
+        case.is_named(*_PRODUCTS, *_SOFTMAX, *_OF_WEIGHTS)
+        & (trace.thread[inside.rows] == case.steps.thread)
     )
-    is_softmax = case.is_named(*_SOFTMAX)[at]
+    is_softmax, is_product = case.is_named(*_SOFTMAX)[at], case.is_named(*_PRODUCTS)[at]
     same = inside.step[at[:-2]] == inside.step[at[2:]] if len(at) > 2 else np.zeros(0, bool)
-    middle = 1 + np.flatnonzero(same & ~is_softmax[:-2] & is_softmax[1:-1] & ~is_softmax[2:])
+    middle = 1 + np.flatnonzero(same & is_product[:-2] & is_softmax[1:-1] & is_product[2:])
     if not len(middle):
         return
     first, last = inside.rows[at[middle - 1]], inside.rows[at[middle + 1]]
