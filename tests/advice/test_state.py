@@ -594,6 +594,7 @@ def test_a_fact_is_found_and_not_of_its_healthy_twin(
 ) -> None:
     monkeypatch.setattr("perfkit.advice.state.calls.cpu_flags", lambda: frozenset({"avx2"}))
     monkeypatch.setattr("torch.backends.cudnn.is_acceptable", lambda tensor: True)
+    monkeypatch.setattr("perfkit.advice.state.data.memory_bytes", lambda: 2**26)  # a small machine
     slow, healthy = _CASES[rule]
     found = _found(slow)
     assert rule in found
@@ -614,6 +615,35 @@ def test_a_table_is_named_by_its_own_line_and_what_its_remedy_changes_at_first_s
     assert re.search(
         r"of an embedding, and updates\s.*changes the training", brief(prof.result), re.S
     )
+
+
+class _Names(Dataset[Any]):
+    def __init__(self, n: int) -> None:
+        self.names = [f"name {i}" for i in range(n)]
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, i: int) -> torch.Tensor:
+        return torch.full((8,), float(len(self.names[i])))
+
+
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_what_workers_copy_is_told_by_its_size(
+    n_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of short names, which a program may have by tens of thousands, is a few MiB."""
+    monkeypatch.setattr("perfkit.advice.state.data.memory_bytes", lambda: 2**28)
+    few, many = (
+        _found(lambda n=n: _train(_from(_Names(n), num_workers=n_workers), _model()))
+        for n in (50_000, 300_000)
+    )
+    assert "python-objects-in-workers" not in few
+    assert ("python-objects-in-workers" in many) is (n_workers == 2)
+    if n_workers == 2:
+        found = many["python-objects-in-workers"]
+        assert re.search(r"^2 workers copy .*: about 3\d(\.\d)? MiB$", found.title)
+        assert "self.names = np.array(self.names)" in found.what_to_do
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -15,12 +14,14 @@ import torch
 from perfkit.advice.findings import Finding, amdahl, fact
 from perfkit.advice.state import alive, state
 from perfkit.base.machine._host import memory_bytes
+from perfkit.base.python_objects import as_arrays, copied_bytes
 from perfkit.base.source import line_of, name_of, only_line_with
 from perfkit.base.words import fmt_bytes, fmt_count, fmt_s, fmt_share, plural
 from perfkit.measure.live import Live
 
-# Fewer objects are copied within a moment, and nobody misses the memory.
-_MANY_OBJECTS = 20_000
+# A worker that copies less does not seem to grow. Of all workers so much is worth a word, or this
+# part of the memory.
+_SOME_BYTES, _MANY_BYTES, _MUCH_MEMORY = 4 * 2**20, 100 * 2**20, 0.1
 # Below this share of padding, sorting or cutting batches gains less than it costs.
 _LEAST_PADDING = 0.3
 # Starting the workers again is worth a word from this share of the run on.
@@ -74,49 +75,40 @@ def python_objects(live: Live) -> Iterator[Finding]:
         most = many_objects(loader) if loader.num_workers else None
         if most is None:
             continue
-        n, what = most
+        each_bytes, name, held = most
+        all_bytes = each_bytes * loader.num_workers
+        if all_bytes < min(_MANY_BYTES, _MUCH_MEMORY * memory_bytes()):
+            continue
+        what = f"self.{name} of {name_of(loader.dataset)}" if name else "the data set"
         yield fact(
             "python-objects-in-workers",
-            f"{plural(loader.num_workers, 'worker')} copy a data set of {fmt_count(n)} Python "
-            "objects, page by page",
+            f"{plural(loader.num_workers, 'worker')} copy a data set of Python objects, page by "
+            f"page: about {fmt_bytes(all_bytes)}",
             (
-                f"{what}: reading an object writes its reference count, so each worker gets its "
-                "own copy of the page",
+                f"{what} is a {type(held).__name__} of {fmt_count(len(held))}, about "
+                f"{fmt_bytes(each_bytes)}: reading an object writes its reference count, so each "
+                "worker gets its own copy of the page",
             ),
             "# one array or tensor has one reference count: its pages stay shared\n"
-            "self.labels = torch.tensor([r['label'] for r in records])\n"
-            "self.boxes = torch.tensor([r['box'] for r in records])\n"
-            "self.names = np.array([r['name'] for r in records])  # strings of fixed length",
+            + as_arrays(f"self.{name}" if name else "data", held),
             line=line_of(type(loader.dataset).__init__) or only_line_with(_LOADER),
         )
 
 
-def many_objects(loader: Any) -> tuple[int, str] | None:
-    """How many objects the largest container of its data set holds, and which; None for few."""
+def many_objects(loader: Any) -> tuple[int, str, Any] | None:
+    """What each worker copies of the largest container of its data set, the container's name, and
+    it; None for little.
+    """
     import multiprocessing
 
     context = loader.multiprocessing_context or multiprocessing
     if str(context.get_start_method()) != "fork":  # spawned workers copy all at once
         return None
-    dataset = loader.dataset
-    held = {"": dataset} if isinstance(dataset, list | dict | tuple) else vars(dataset)
-    counted = [(_objects_in(value), name) for name, value in list(held.items())[:64]]
-    n, name = max(counted, default=(0, ""))
-    if n < _MANY_OBJECTS:
-        return None
-    kind = f"a {type(held[name]).__name__} of {fmt_count(len(held[name]))}"
-    return n, f"self.{name} of {name_of(dataset)} is {kind}" if name else f"the data set is {kind}"
-
-
-def _objects_in(value: Any) -> int:
-    """How many objects a container holds with what these hold, by its first ones."""
-    if not isinstance(value, list | tuple | dict) or not len(value):
-        return 0
-    some = list(itertools.islice(value.values() if isinstance(value, dict) else value, 16))
-    held = [list(one.values()) if isinstance(one, Mapping) else one for one in some]
-    parts = [part for one in held if isinstance(one, list | tuple) for part in one[:64]]
-    inner = len(some) + sum(not isinstance(part, int | bool | type(None)) for part in parts)
-    return len(value) * inner // len(some)
+    kinds, dataset = (list, dict, tuple), loader.dataset
+    held = {"": dataset} if isinstance(dataset, kinds) else getattr(dataset, "__dict__", {})
+    some = [(name, one) for name, one in list(held.items())[:64] if isinstance(one, kinds)]
+    n_bytes, name = max(((round(copied_bytes(one)), name) for name, one in some), default=(0, ""))
+    return None if n_bytes < _SOME_BYTES else (n_bytes, name, held[name])
 
 
 @state
