@@ -226,13 +226,14 @@ def _each_line_once(found: list[Finding]) -> list[Finding]:
     told = {f.line for f in found if f.line and f not in vague and f.rule not in timed}
     loads = {f.line for f in found if f.rule.startswith("dataloader-")}
     causes = {f.line for f in found if f.rule not in timed} - loads
+    cures = {f.what_to_do for f in found if f.rule == "slow-line"}
     slow = {f.line for f in found if f.rule == "slow-line"} - causes
     said_by = {"slow-line": causes, "hottest-line": causes | loads}
     return [
         f
         for f in found
         if f.line not in said_by.get(f.rule, slow if f.rule.startswith("dataloader-") else ())
-        and not (f in vague and f.line in told)
+        and not ((f in vague and f.line in told) or (f.rule in _VAGUE and f.what_to_do in cures))
     ]
 
 

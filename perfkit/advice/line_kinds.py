@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from perfkit.base.in_one_call import in_one_call
 from perfkit.base.source import lines_with
 from perfkit.trace.record.lines import Line, LineSamples, is_sleep_by_text, is_wait, is_wait_by_text
 
@@ -323,11 +324,13 @@ def kind_of_source(text: str, mostly: str = "") -> LineKind:
 
 
 def beside_the_model(line: Line, *, trains: bool) -> LineKind | None:
-    """EMA or metrics, if the path, the function or the line itself has such a name.
+    """What one call would do; EMA or metrics, by the name of the path, the function or the line.
 
     Where nothing is trained, no average is updated: ``ema(x)`` runs a model that was trained with
     one.
     """
+    if not line.is_inside and (one := in_one_call(line.file, line.line)):
+        return LineKind("work on one thing after another", one.code, "slow-line", one.title)
     parts = (line.inner, line.inner_function, line.function, line.source, line.library_function)
     if trains and EMA.fits(*parts):
         return EMA

@@ -39,6 +39,29 @@ def test_the_line_that_takes_most_is_named_with_its_samples() -> None:
     assert line is None or sum(f.line == line for f in found) == 1  # one line is told once
 
 
+def _count(table: torch.Tensor, labels: torch.Tensor, guesses: torch.Tensor) -> None:
+    for label, guess in zip(labels, guesses, strict=True):
+        table[label, guess] += 1
+
+
+def test_a_loop_that_one_call_does_is_told_by_what_it_does() -> None:
+    """Whatever its function is called, and once: the loop's cure is its line's."""
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    table, labels = torch.zeros(64, 64), torch.arange(64)
+
+    def step() -> None:
+        scores = model(torch.randn(64, 64))
+        scores.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        _count(table, labels, scores.argmax(1))
+
+    found = perfkit.profile(step, repeat=300).diagnosis.findings
+    assert "torch.bincount(pairs" in found[0].what_to_do
+    assert len([f for f in found if "torch.bincount(pairs" in f.what_to_do]) == 1
+
+
 class _Ranks:
     def compute(self, scores: torch.Tensor) -> float:
         order = scores.argsort()

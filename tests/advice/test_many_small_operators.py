@@ -14,6 +14,8 @@ from torch import nn
 
 from perfkit.advice import Finding, explain
 from perfkit.trace import Recorder
+from perfkit.trace.ask.passes import many_passes
+from perfkit.trace.read.steps import find_steps
 
 _OF_CALLS = {"tiny-ops", "small-calls", "host-python"}
 
@@ -53,15 +55,19 @@ class _Deep(nn.Module):
 
 
 def _told(
-    model: nn.Module, loss_fn: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], n: int = 20
+    model: nn.Module,
+    loss_fn: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    n: int = 20,
+    n_passes: int = 1,
 ) -> list[Finding]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, fused=True)
     x, labels = torch.randn(96, 8), torch.arange(96) // 4
     with Recorder(steps=3, warmup=1) as recorder:
         for _ in range(n):
-            embedded = nn.functional.normalize(model(x))
-            loss = loss_fn(embedded @ embedded.T, labels)
-            loss.backward()
+            for _ in range(n_passes):
+                embedded = nn.functional.normalize(model(x))
+                loss = loss_fn(embedded @ embedded.T, labels)
+                loss.backward()
             optimizer.step()
             optimizer.zero_grad()
     found = recorder.recording
@@ -79,7 +85,7 @@ def _told(
         busy=None,
     )
     findings = explain(ordered).diagnosis.findings
-    assert not any(".backward(" in (f.line or "") for f in findings)
+    assert n_passes > 1 or not any(".backward(" in (f.line or "") for f in findings)
     return [f for f in findings if f.rule in _OF_CALLS]
 
 
@@ -100,3 +106,42 @@ def test_many_layers_of_a_model_are_for_the_compiler() -> None:
 
 def test_a_loss_of_all_rows_at_once_is_no_finding() -> None:
     assert _told(nn.Linear(8, 8), _of_all) == []
+
+
+def test_many_passes_for_one_update_are_for_a_larger_batch() -> None:
+    """As with a batch of one and sums of gradients: no compiler makes few calls of them."""
+    (found,) = _told(nn.Linear(8, 8), _of_all, 60, n_passes=40)
+    assert "# 40 passes for one update" in found.what_to_do
+
+
+def test_a_few_micro_batches_are_not() -> None:
+    assert all("for one update" not in f.what_to_do for f in _told(_Deep(), _of_all, 60, 2))
+
+
+def test_passes_that_an_update_asks_for_are_no_micro_batches() -> None:
+    """L-BFGS runs its closure again and again: each pass needs the update before it."""
+    model = nn.Linear(8, 8)
+    x = torch.randn(96, 8)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (model(x) - x).square().mean()
+        loss.backward()
+        return loss
+
+    def passes() -> int:
+        trace = recorder.recording.trace
+        return many_passes(trace, find_steps(trace), 2)
+
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=12)
+    with Recorder(steps=2, warmup=1) as recorder:
+        for _ in range(5):
+            optimizer.step(closure)
+    assert passes() == 0
+    sgd = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with Recorder(steps=2, warmup=1) as recorder:
+        for _ in range(5):
+            for _ in range(12):
+                (model(x) - x).square().mean().backward()
+            sgd.step()
+    assert passes() == 12

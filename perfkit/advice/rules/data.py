@@ -55,7 +55,7 @@ def dataloader(case: Case) -> Iterator[Finding]:
         evidence.append(f"{fmt_share(top.share)} of {of} {'are' if alone else 'is'} at {top.where}")
     of_function: dict[str, float] = {}
     for one in lines:
-        if one.in_data_wait or not alone:
+        if (one.in_data_wait or not alone) and not one.source.startswith("for "):  # over batches
             of_function[one.function] = of_function.get(one.function, 0.0) + one.share
     gain, formula = amdahl(lost)
     cores = case.facts.n_cores

@@ -25,10 +25,12 @@ from perfkit.advice.line_kinds import (
     text_lines,
 )
 from perfkit.advice.rules import rule
-from perfkit.base.source import Loop, loops_around, shown_line, statement
+from perfkit.base.in_one_call import rounds_in_one_call
+from perfkit.base.source import Loop, loops_around, only_line_with, shown_line, statement
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.breakdown import after_updates
 from perfkit.trace.ask.operators import Operator
+from perfkit.trace.ask.passes import many_passes
 from perfkit.trace.read.events import FETCH
 from perfkit.trace.record.lines import LineSamples
 
@@ -52,14 +54,10 @@ _CALL_NS = 50_000
 # From this share of the samples on, a line is what that time goes to.
 _MOST = 0.5
 
-_LOOP = (
-    "# one call for all rounds of this loop, over a dimension of the tensor:\n"
-    "best = (scores + table).logsumexp(1)  # not, of each i: (scores + table[i]).logsumexp(0)\n"
-    "loss = (per_pair * mask).sum(1).mean()  # a mask where each round picks other elements"
-)
-_LOOP_OF_CALLS = (
-    "# one call for all rounds of this loop; where each needs the one before, nn.LSTM or nn.GRU\n"
-    "y = layer(torch.stack(parts))  # not, of each part: layer(part)"
+_BATCH = (
+    "# {0} passes for one update: one for all of their samples has the same mean gradient\n"
+    "loss_fn(model(inputs), targets).backward()\n"
+    "# a loader of one sample: batch_size={0}, or what memory takes, rows padded to one length"
 )
 _FUSED = (
     "# one operation on the whole tensor in place of several on its parts, or the compiler:\n"
@@ -74,12 +72,6 @@ _MORE_A_CALL = (
 _PASSES = re.compile(r"\.(backward|step)\(|\bautograd\.grad\(")
 # A loop with so many samples of those around it issues what they issue.
 _INNER = 0.7
-_SUM_OF_PYTHON = re.compile(r"(?<![.\w])sum\(")
-_SUM = (
-    "# one operation: Python's sum() takes the elements of a tensor one at a time\n"
-    "n = (predicted == labels).sum()  # not: sum(predicted == labels)\n"
-    "total = torch.stack(list_of_tensors).sum()  # not: sum(list_of_tensors)"
-)
 _TITLES = {
     WAITING: "The code waits for other processes or threads for much of the step",
     SLEEP: "The code sleeps for much of the step",
@@ -174,7 +166,7 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
     if is_hook:
         what = "A hook of the optimizer, perhaps a profiler's,"
         evidence.append(f"{fmt_share(hooks)} follow the last operator of Optimizer.step, within it")
-    issued = place if kind is BACKWARD else None
+    issued = place if kind is BACKWARD or (is_theirs and kind in (OTHER, FORWARD)) else None
     yield found(
         kind.rule,
         kind.title or _TITLES.get(kind, f"{what} takes much of the step"),
@@ -309,12 +301,14 @@ def _issued_at(case: Case) -> _Place | None:
     top = inside[0]
     calls_layers = "torch.nn.modules" in top.library_function
     kind = (beside_the_model if loop else kind_of)(top, trains=case.trains)
-    if kind and kind not in (OTHER, FORWARD, BACKWARD):
+    n_tensors = sum(one.n_tensors for one in case.facts.optimizers)
+    shown = shown_line(*loop[:2]) if loop else top.shown
+    if n_passes := many_passes(case.trace, case.steps, n_tensors):
+        what_to_do, shown = _BATCH.format(n_passes), only_line_with(r"\.backward\(") or shown
+    elif kind and kind not in (OTHER, FORWARD, BACKWARD):
         what_to_do = kind.what_to_do
-    elif _SUM_OF_PYTHON.search(top.source):
-        what_to_do = _SUM
-    elif loop:
-        what_to_do = _LOOP_OF_CALLS if calls_layers else _LOOP
+    elif code := rounds_in_one_call(loop, top.source, of_layers=calls_layers):
+        what_to_do = code
     elif any(
         _PASSES.search(x.source) and (x.file, x.function) == (top.file, top.function)
         for x in case.lines.by_line()
@@ -325,7 +319,7 @@ def _issued_at(case: Case) -> _Place | None:
         in_model = calls_layers or function == "forward"
         what_to_do = _FUSED.format("model" if in_model else function)
     return _Place(
-        shown_line(*loop[:2]) if loop else top.shown,
+        shown,
         what_to_do,
         f"{n_inside} of {plural(n, 'sample')} outside of backward, optimizer and loader are in "
         f"{'this loop' if loop else f'{top.function}()'}",

@@ -155,7 +155,8 @@ def of_a_kind(case: Case) -> Iterator[Finding]:
         if is_data:
             share = min(sum(x.share for x in lines), case.lost_to("data wait"))
         else:
-            passes = ("forward", "backward") if kind.title or kind is PENALTY else ("forward",)
+            n_of = 3 if kind.rule == "slow-line" else 2 if kind.title or kind is PENALTY else 1
+            passes = ("forward", "backward", "other")[:n_of]
             part = n / sum(x.n_samples for x in inside)
             share = sum(case.shares[one] for one in passes) * part
         if n < _LEAST_OF_A_KIND or (kind.title and share < _LEAST_KIND):

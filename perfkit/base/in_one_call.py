@@ -1,0 +1,144 @@
+"""Code of the user's that goes through things one by one, and the code that does it in one call.
+
+As :func:`~perfkit.base.source.handed_over` does for a log, it is written with the user's own names.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+import re
+import textwrap
+from typing import NamedTuple
+
+from perfkit.base.source import Loop, lines_with, loops_around, statement
+
+
+class OneCall(NamedTuple):
+    """What is wrong with a loop or a line, and code in place of it."""
+
+    title: str
+    code: str
+
+
+class _Form(NamedTuple):
+    """Such code from its begin, as ``ast.unparse`` writes it, and what the program has to have."""
+
+    title: str
+    pattern: str
+    code: str
+    beside: str = ""
+
+
+_LINE = _Form(
+    "A list is searched from its beginning each time",
+    r"(?P<list>\b[\w.]+)\.index\(",
+    "self.index = {{word: i for i, word in enumerate({list})}}  # once, in __init__\n"
+    "i = self.index.get(word, 0)  # not: {list}.index(word), nor: word in {list}",
+)
+_LOOPS = (
+    _Form(
+        "Labels and predictions are counted pair by pair",
+        r"for .* in zip\([\w.()]+, [\w.()]+(?:, strict=\w+)?\):\s+(?:.*\n)?"
+        r".*\[[\w.()]+(?:, |\]\[)[\w.()]+\] \+= 1|"
+        r"for .*:\s+(?:.*\n)?.*\[\w+\[(\w+)\](?:, |\]\[)\w+\[\1\]\] \+= 1",
+        "# in place of the loop:\n"
+        "pairs = (labels * n_classes + predictions).flatten()\n"
+        "table += torch.bincount(pairs, minlength=n_classes**2).view(n_classes, n_classes)",
+    ),
+    _Form(  # `a[i] - b[j]` or `distance(a[i], b[j])` for each j
+        "A loop goes over all pairs, one by one",
+        r"for (?P<j>\w+)\b.* in .*\s(?s:.*)(?:\b|(?:dist|norm)\w*\()(?P<a>\w+)\[(?!(?P=j)\b)\w+\]"
+        r"(?: -|(?<=\]),) (?P<b>\w+)\[(?P=j)\]",
+        "# distances by a matrix product, |a|² + |b|² - 2ab, in place of the loops:\n"
+        "squared = torch.cdist({a}, {b}).pow(2)",
+    ),
+    _Form(  # what goes into the cell needs no round before
+        "A recurrent cell is called for one position after the other",
+        r"for (?P<t>\w+) in .*\s(?:.*\n)*?\s*\(?(?P<h>\w+)(?:, \w+)*\)? = [\w.\[\]]*\((?P<x>[\w.]+)"
+        r"\[(?::, )?(?P=t)\b[^()]*\], \(?(?P=h)\b",
+        "self.rnn = nn.LSTM(features, hidden, batch_first=True)  # in __init__; GRUCell: nn.GRU\n"
+        "outputs, _ = self.rnn({x})  # in place of the loop: all positions in one call",
+        beside=r"\b(LSTM|GRU|RNN)Cell\(",
+    ),
+    _Form(  # but where a number needs those beside it
+        "An array is changed number by number, in a loop",
+        r"for (?P<j>\w+) in (?s:.*?)\b(?P<a>[\w.]+)\[(?:\w+(?:, |\]\[))+(?P=j)(?:, \w+)*\] "
+        r"[-+*/]?= (?!(?s:.*)(?P=a)\[[^\]]* [-+] )",
+        "# all numbers in one operation: by a mask, and random ones with a shape\n"
+        "rows, columns = np.indices({a}.shape)\n"
+        "{a}[columns > rows] = 0\n"
+        "{a} += np.random.normal(0, 0.05, {a}.shape)",
+    ),
+)
+_ROWS = _Form(
+    "Rows go through a layer one by one",
+    r"for (?P<row>\w+) in (?P<all>[\w.]+):\s(?s:.*?)(?P<layer>self\.\w+)\((?P=row)\)",
+    "# all rows in one call; then dimension 1 is what dimension 0 of a row was\n"
+    "y = {layer}({all})  # not, of each: {layer}({row})",
+)
+_OF_OPERATORS = (
+    "# one call for all rounds of this loop, over a dimension of the tensor:\n"
+    "best = (scores + table).logsumexp(1)  # not, of each i: (scores + table[i]).logsumexp(0)\n"
+    "loss = (per_pair * mask).sum(1).mean()  # a mask where each round picks other elements"
+)
+_IN_PLACE_OF_IF = (
+    "\nloss = torch.where(error < 0, 3 * error**2, error**2).mean()  # both sides of an if"
+)
+_OF_LAYERS = (
+    "# one call for all rounds of this loop; where each needs the one before, nn.LSTM or nn.GRU\n"
+    "y = layer(torch.stack(parts))  # not, of each part: layer(part)"
+)
+_SUM_OF_PYTHON = re.compile(r"(?<![.\w])sum\(")
+_SUM = (
+    "# one operation: Python's sum() takes the elements of a tensor one at a time\n"
+    "n = (predicted == labels).sum()  # not: sum(predicted == labels)\n"
+    "total = torch.stack(list_of_tensors).sum()  # not: sum(list_of_tensors)"
+)
+
+
+def in_one_call(file: str, line: int) -> OneCall | None:
+    """Of a line, or of the innermost loop that it is in; None where no form is known."""
+    if one := _as(_LINE, statement(file, line)):
+        return one
+    code = next(map(code_of, loops_around(file, line)), "")
+    return next((one for form in _LOOPS if (one := _as(form, code))), None)
+
+
+def rounds_in_one_call(loop: Loop | None, line: str, *, of_layers: bool) -> str:
+    """Code in place of a loop of small operators, or of Python's sum(); empty where it is none.
+
+    Args:
+        line: what runs most of the time.
+        of_layers: whether that calls a layer.
+    """
+    if _SUM_OF_PYTHON.search(line):
+        return _SUM
+    if loop is None:
+        return ""
+    if of_layers:
+        rows = _as(_ROWS, code_of(loop))
+        return rows.code if rows else _OF_LAYERS
+    return _OF_OPERATORS + _IN_PLACE_OF_IF * bool(re.search(r"\n +if .*:", code_of(loop)))
+
+
+def _as(form: _Form, code: str) -> OneCall | None:
+    match = re.search(form.pattern, code) if form is _LINE else re.match(form.pattern, code)
+    if match is None or (form.beside and not any(lines_with(form.beside))):
+        return None
+    return OneCall(form.title, form.code.format(**match.groupdict()))
+
+
+def code_of(loop: Loop) -> str:
+    """A loop as ``ast.unparse`` writes it: a statement a line, without comments."""
+    file, first, last = loop
+    return _unparsed("".join(linecache.getlines(file)[first - 1 : last]))
+
+
+@functools.lru_cache(maxsize=64)
+def _unparsed(code: str) -> str:
+    try:
+        return ast.unparse(ast.parse(textwrap.dedent(code)))
+    except SyntaxError:  # part of a statement
+        return code
