@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from simulated_traces import ENGINE, SINGLE, WORKERS, Simulated, cpu_training
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import perfkit
 from perfkit.trace import breakdown, find_steps, load
 from perfkit.trace.read.steps import REGION_MARK
 from perfkit.trace.record.record import Recorder
@@ -294,6 +297,27 @@ def test_the_profiler_starting_and_stopping_is_no_part_of_the_region(
     assert (steps.end_ns - steps.start_ns).tolist() == [
         ((7_000 if misplaced else 7_100) - begun_us) * 1_000
     ]
+
+
+@pytest.mark.parametrize("with_stack", [False, True])
+def test_a_recording_that_stops_within_optimizer_step_has_no_hook(
+    with_stack: bool, tmp_path: Path
+) -> None:
+    """Torch ends the label of LBFGS's step, whose closures go on, after it has gone through all
+    events: that was told as a hook of the optimizer.
+    """
+    sim = Simulated()
+    sim.host("Optimizer.step#LBFGS.step", 100, 90_000, "user_annotation")
+    for begin in range(200, 40_000, 400):
+        sim.host("aten::mm", begin, 390, "cpu_op")
+    sim.host("PyTorch Profiler (0)", 0, 40_100, "Trace", "PyTorch Profiler")
+    if with_stack:
+        sim.host("train.py(1): main", 50, 40_000, "python_function")
+    steps = find_steps(load(sim.json()))
+    assert (steps.end_ns - steps.start_ns).tolist() == [40_000_000 + 50_000 * with_stack]
+    file = tmp_path / "trace.json"
+    file.write_bytes(sim.json())
+    assert "hook" not in perfkit.open_trace(str(file)).to_text()
 
 
 def test_functions_that_were_open_when_the_recording_stopped_do_not_make_the_region_longer() -> (

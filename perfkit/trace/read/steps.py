@@ -279,19 +279,22 @@ def _without_profiler(trace: Trace, timed: Bool) -> tuple[int, int]:
     without those that some versions place behind the end of the recording, and without the ends of
     those that were still open then: they do not say until when the code ran.
     """
-    start, end = int(trace.start_ns[timed].min()), int(trace.end_ns[timed].max())
+    recording, ends = trace.begins("PyTorch Profiler"), trace.end_ns
+    if recording.any():  # torch ends open labels after it has gone through all events
+        stopped = int(ends[recording].max())
+        labels = trace.is_a(Category.OP, Category.ANNOTATION) & (trace.start_ns < stopped)
+        ends = np.where(labels, np.minimum(ends, stopped), ends)
+    start, end = int(trace.start_ns[timed].min()), int(ends[timed].max())
     python = trace.is_a(Category.PYTHON)
     work = timed & ~python
     if not work.any() or not python.any():
         return start, end
-    first, last = int(trace.start_ns[work].min()), int(trace.end_ns[work].max())
+    first, last = int(trace.start_ns[work].min()), int(ends[work].max())
     starts = python & trace.named(_STARTS_PROFILER.search) & (trace.end_ns <= first)
     start = max(start, int(trace.end_ns[starts].max(initial=start)))
     stops = python & trace.named(_STOPS_PROFILER.search) & (trace.start_ns >= last)
     end = min(end, int(trace.start_ns[stops].min(initial=end)))
-    recording = trace.begins("PyTorch Profiler")
     if recording.any():
-        stopped = int(trace.end_ns[recording].max())
         closed = python & (trace.end_ns < stopped)
         began = python & (trace.start_ns < stopped)
         seen = max(
