@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from perfkit.base.instrument import Instrument
+from perfkit.base.padding import Padding
 
 # How deep to look into a batch: a mapping of a million entries must cost no more than one of ten.
 _DEEPEST = 4
@@ -150,15 +151,15 @@ def _zipped(batch: Any) -> bool:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class Padding:
-    """Padding of a batch of sequences: its size, the padded share of it, and the longest row."""
-
-    rows: int
-    length: int
-    share: float
-    longest: int
-    value: float
+def most_padded(batch: Any) -> Padding | None:
+    """Of the most padded part, or of one of its length that has a longer row; None without one."""
+    found = []
+    for path, part in _parts(batch):
+        if (one := padding(part)) is not None:
+            code = (f"[{key!r}]" if get is operator.getitem else f".{key}" for get, key in path)
+            found.append(dataclasses.replace(one, path="".join(code)))
+    most = max(found, key=lambda one: one.share, default=None)
+    return most and max((x for x in found if x.length == most.length), key=lambda x: x.longest)
 
 
 def padding(batch: Any) -> Padding | None:
@@ -180,11 +181,11 @@ def padding(batch: Any) -> Padding | None:
         return None
     if batch.size > _MOST_ELEMENTS:
         batch = batch[: max(_MOST_ELEMENTS * batch.shape[0] // batch.size, _LEAST_ROWS)]
-    found = [_at_the_end(batch), _at_the_end(batch[:, ::-1])]
+    found = [_at_the_end(batch), _at_the_end(batch[:, ::-1], at_end=False)]
     return max((f for f in found if f is not None), key=lambda f: f.share, default=None)
 
 
-def _at_the_end(rows: np.ndarray[Any, Any]) -> Padding | None:
+def _at_the_end(rows: np.ndarray[Any, Any], *, at_end: bool = True) -> Padding | None:
     n, length = rows.shape[:2]
     last = rows[:, -1].reshape(n, -1)
     if rows.ndim == 3 and last.any(axis=1).mean() > _ENDS_ALIKE:
@@ -200,4 +201,4 @@ def _at_the_end(rows: np.ndarray[Any, Any]) -> Padding | None:
     if not used.any() or used.min() == length:
         return None
     share = float(1 - used.sum() / (n * length))
-    return Padding(n, length, share, longest=int(used.max()), value=float(value))
+    return Padding(n, length, share, int(used.max()), float(value), at_end)

@@ -25,7 +25,7 @@ from perfkit.measure.graph_looks import IgnoredTargets, OneHotFactor, look_into
 from perfkit.measure.memory_looks import MemoryLook, look, own_rise
 
 if TYPE_CHECKING:
-    from perfkit.measure.batch import Padding
+    from perfkit.base.padding import Padding
     from perfkit.measure.same_items import SameItems
 
 #: Calls that are worth a word in a step: (module, attribute or class.attribute).
@@ -443,15 +443,13 @@ class Live:
                 self._watch_items(use, iterator)
         if not self.looks or (use.n_seen > 2 and self.n_steps < _LOOKS_INTO_FROM):
             return
-        from perfkit.measure.batch import n_tensors, padding, parts_of
+        from perfkit.measure.batch import most_padded, n_tensors, parts_of
 
         parts = parts_of(batch)
         if use.n_seen <= 2:
             self._compare(use, parts)
             use.n_tensors = n_tensors(batch)
-        found = [one for part in parts if (one := padding(part)) is not None]
-        if found:
-            use.padding = max(found, key=lambda one: one.share)
+        use.padding = most_padded(batch) or use.padding
 
     def _watch_items(self, use: LoaderUse, iterator: Any) -> None:
         from perfkit.measure.same_items import SameItems

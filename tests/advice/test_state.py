@@ -617,6 +617,58 @@ def test_a_table_is_named_by_its_own_line_and_what_its_remedy_changes_at_first_s
     )
 
 
+class _Letters(Dataset[Any]):
+    """Words of up to 30 letters, given in several ways, in rows of 64."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, i: int) -> Any:
+        n = 10 + i % 21
+        x, y = torch.zeros(64, dtype=torch.long), torch.full((64,), -1)
+        at = slice(64 - n, 64) if self.how == "left" else slice(n)
+        x[at], y[at] = torch.arange(1, n + 1), torch.arange(n)
+        return (
+            {"ids": x, "y": y, "n": n} if self.how == "dict" else x if self.how == "one" else (x, y)
+        )
+
+
+def _by_list(rows: list[Any]) -> Any:
+    x, y = zip(*rows, strict=True)
+    return torch.stack(x), torch.stack(y), ["a text"] * len(x)
+
+
+@pytest.mark.parametrize("how", ["pair", "one", "dict", "left", "collated"])
+def test_padding_is_told_where_it_is_made_with_code_that_cuts_it(how: str) -> None:
+    data, collate = _Letters(how), _by_list if how == "collated" else None
+    part: Any = {"one": (), "dict": ("ids",)}.get(how, (0,))
+
+    def first(batch: Any) -> torch.Tensor:
+        return batch[part[0]] if part else batch
+
+    loader = DataLoader(data, batch_size=8, collate_fn=collate)
+    found = _found(
+        lambda: _train((first(x)[:, :8].float() for _ in range(5) for x in loader), _model())
+    )["padding"]
+    made = "def _by_list(rows" if how == "collated" else "def __getitem__(self, i: int) -> Any:"
+    assert made in (found.line or "")
+    names: dict[str, Any] = {"torch": torch, "_by_list": _by_list}
+    exec(found.what_to_do.partition("\nloader =")[0], names)
+    (whole,) = DataLoader(data, batch_size=64, collate_fn=collate)
+    (batch,) = DataLoader(data, batch_size=64, collate_fn=names["cut"])
+    kept = slice(34, 64) if how == "left" else slice(30)
+    assert torch.equal(first(batch), first(whole)[:, kept])
+    if how == "dict":
+        assert torch.equal(batch["y"], whole["y"][:, kept])
+        assert torch.equal(batch["n"], whole["n"])
+    elif how != "one":
+        assert torch.equal(batch[1], whole[1][:, kept])
+        assert list(batch[2:]) == list(whole[2:])
+
+
 class _Names(Dataset[Any]):
     def __init__(self, n: int) -> None:
         self.names = [f"name {i}" for i in range(n)]

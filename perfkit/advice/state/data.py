@@ -189,8 +189,7 @@ def made_anew(live: Live) -> Iterator[Finding]:
         if _generator_in(dataset) is not None or not hasattr(dataset, "__len__"):
             continue
         n, one_bytes = len(dataset), items.item_bytes
-        while type(dataset).__module__.startswith("torch.") and hasattr(dataset, "dataset"):
-            dataset = dataset.dataset  # a Subset
+        dataset = _own(dataset)
         line = line_of(type(dataset).__getitem__) or only_line_with(_LOADER)
         if items.kept_bytes > _VIEW * one_bytes:
             yield fact(
@@ -253,6 +252,12 @@ def row_by_row(live: Live) -> Iterator[Finding]:
             line=line_of(type(dataset).__getitem__) or only_line_with(_LOADER),
             acts_on=("data wait",),
         )
+
+
+def _own(dataset: Any) -> Any:
+    while type(dataset).__module__.startswith("torch.") and hasattr(dataset, "dataset"):
+        dataset = dataset.dataset  # a Subset
+    return dataset
 
 
 def _columns_of(dataset: Any) -> list[tuple[str, Any]]:
@@ -334,7 +339,8 @@ def padding_of_batches(live: Live) -> Iterator[Finding]:
         longest = found.longest
         to_longest = longest < (1 - _LEAST_PADDING / 2) * found.length
         left = longest / found.length if to_longest else 1 - found.share
-        line = None if loader is None else line_of(loader.collate_fn)
+        collate = getattr(loader, "collate_fn", None)
+        makes_items = getattr(type(_own(getattr(loader, "dataset", None))), "__getitem__", None)
         yield fact(
             "padding",
             f"{fmt_share(found.share)} of each batch is padding"
@@ -343,12 +349,12 @@ def padding_of_batches(live: Live) -> Iterator[Finding]:
                 f"{found.rows} rows of {found.length} positions, the longest of {longest}; the "
                 f"rest is {found.value:g}, and the model computes it",
             ),
-            "length = max(len(row) for row in rows)  # in collate_fn, instead of a fixed length\n"
-            "# then rows of like length together: sort by length within every few batches"
+            found.cut(collate)
+            + "\n# then rows of like length together: sort by length within every few batches"
             if to_longest
             else "# rows of like length in one batch: a batch_sampler that sorts by length within\n"
             "# every few batches, and shuffles the batches",
-            line=line or only_line_with(_LOADER),
+            line=line_of(collate) or line_of(makes_items) or only_line_with(_LOADER),
             acts_on=("forward", "backward"),
             leaves=left * left,
             changes="" if to_longest else "which examples share a batch",
