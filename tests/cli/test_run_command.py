@@ -407,6 +407,45 @@ def test_without_a_torch_optimizer_a_step_is_a_backward_pass(tmp_path: Path, mad
 
 
 # Starts its two ranks itself; without steps where it is told "none".
+DOUBLE = """\
+import numpy as np
+import torch
+
+x = torch.from_numpy(np.random.randn(512, 512))
+model = torch.nn.Linear(512, 512){made}
+assert x.dtype == torch.float64  # and not torch.double
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+for _ in range(6):
+    state = torch.zeros(512, 512, {dtype})
+    (model(x) + state).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("made", "dtype", "places"),
+    [
+        (".double()", "dtype=torch.double", ["train.py:5: model", "train.py:9: state"]),
+        (".to(x.dtype)", "dtype=x.dtype", []),
+    ],
+)
+def test_where_a_script_asks_for_float64_is_told_with_the_cure(
+    made: str, dtype: str, places: list[str], tmp_path: Path
+) -> None:
+    """model.float() alone failed at the next product, with a state that was float64 still."""
+    (tmp_path / "train.py").write_text(DOUBLE.format(made=made, dtype=dtype))
+    run = _run(tmp_path, "--json", "run.json", "-n", "3", "-w", "2", "train.py")
+    assert run.returncode == 0, run.stderr
+    findings = _said(tmp_path / "run.json")["profile"]["findings"]
+    (found,) = (one for one in findings if one["rule"] == "float64")
+    named = [line for line in found["what_to_do"].splitlines() if line.startswith("# train.py")]
+    assert [line.removeprefix("# ").partition(" =")[0] for line in named] == places
+    assert (found["line"] or "").partition(" =")[0] == (places or [""])[0]
+    assert "model = model.float()" in found["what_to_do"]
+
+
 SPAWNS = """\
 import os, sys
 import torch, torch.multiprocessing as mp

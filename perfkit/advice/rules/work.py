@@ -11,7 +11,7 @@ import numpy as np
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules import rule
-from perfkit.base.source import call_with, only_line_with
+from perfkit.base.source import call_with, lines_with, only_line_with, shown_line
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.breakdown import after_updates
 from perfkit.trace.read.columns import Category
@@ -22,6 +22,7 @@ from perfkit.trace.record.facts import OptimizerFacts
 _LEAST_WORK = 0.15
 # Shorter ops are not worth a second thread.
 _LONG_OP_US = 100.0
+_FLOAT64 = r"(?<![=!]= )\b(torch|np|numpy)\.(float64|double)\b|dtype=.float64\b|\.double\(\)"
 
 
 @rule
@@ -38,6 +39,10 @@ def float64(case: Case) -> Iterator[Finding]:
         return
     if share < _LEAST_WORK:
         return
+    asked = [] if case.is_file else [shown_line(*at) for at in lines_with(_FLOAT64)]
+    places = "".join(f"# {one}\n" for one in asked[:8])
+    if asked:  # one that is left makes the next product fail
+        places = f"# float32 here too, all at once ({plural(len(asked), 'line')}):\n{places}"
     # On a CPU float32 has half the bytes and twice the vector lanes; data-centre GPUs also gain a
     # factor of 2. Other GPUs are 32 to 64 times slower in float64, so there the bound assumes that
     # the time vanishes.
@@ -45,11 +50,12 @@ def float64(case: Case) -> Iterator[Finding]:
         "float64",
         "The model computes in float64",
         [f"{'kernels' if case.on_device else 'operators'} on it take {fmt_share(share)} of a step"],
-        "model = model.float()\n"
+        f"{places}model = model.float()\n"
         "x = torch.as_tensor(array, dtype=torch.float32)  # NumPy arrays are float64 by default",
         cures=("compute",),
         share=share,
         speedup=None if case.on_device else 2,
+        line=next(iter(asked), None),
     )
 
 
