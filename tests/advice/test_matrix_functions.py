@@ -60,6 +60,22 @@ class _OfTorch(nn.Module):
         return y
 
 
+class _ValuesLast(nn.Module):
+    """As in much teaching code: the values are made after the softmax."""
+
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        self.fused, self.qk, self.value = fused, nn.Linear(32, 64), nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k = self.qk(x).chunk(2, -1)
+        if self.fused:
+            return nn.functional.scaled_dot_product_attention(q, k, self.value(x))
+        weights = (q @ k.transpose(-2, -1) / 5.7).softmax(-1)
+        y: torch.Tensor = weights @ self.value(x)
+        return y
+
+
 def _said_of(model: nn.Module) -> dict[str, str]:
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     x = torch.randn(4, 256, 32)
@@ -73,7 +89,7 @@ def _said_of(model: nn.Module) -> dict[str, str]:
     return {f.rule: f.what_to_do for f in findings}
 
 
-@pytest.mark.parametrize("kind", [_Own, _OfTorch])
+@pytest.mark.parametrize("kind", [_Own, _OfTorch, _ValuesLast])
 def test_attention_that_is_not_fused_is_named_with_its_cure(kind: type[nn.Module]) -> None:
     cure = _said_of(kind(False))["own-attention"]
     assert "scaled_dot_product_attention" in cure

@@ -253,7 +253,7 @@ def matrix_functions(case: Case) -> Iterator[Finding]:
 
 
 _PRODUCTS, _SOFTMAX = ("aten::bmm", "aten::baddbmm"), ("aten::_softmax",)
-# Between attention's two products is none with weights: a router of experts has a softmax, too.
+# Before attention's softmax is none with weights, as a router has; that of the values may follow.
 _OF_WEIGHTS = ("aten::mm", "aten::addmm", "aten::convolution")
 _FALLBACK = "aten::_scaled_dot_product_attention_math"
 _OF_ATTENTION = ("BmmBackward0", "BaddbmmBackward0", "SoftmaxBackward0")
@@ -267,6 +267,7 @@ def own_attention(case: Case) -> Iterator[Finding]:
         case.is_named(*_PRODUCTS, *_SOFTMAX, *_OF_WEIGHTS)
         & (trace.thread[inside.rows] == case.steps.thread)
     )
+    at = at[~(case.is_named(*_OF_WEIGHTS)[at] & np.r_[False, case.is_named(*_SOFTMAX)[at[:-1]]])]
     is_softmax, is_product = case.is_named(*_SOFTMAX)[at], case.is_named(*_PRODUCTS)[at]
     same = inside.step[at[:-2]] == inside.step[at[2:]] if len(at) > 2 else np.zeros(0, bool)
     middle = 1 + np.flatnonzero(same & is_product[:-2] & is_softmax[1:-1] & is_product[2:])
