@@ -22,6 +22,7 @@ import torch
 
 from perfkit.base import torch_compat
 from perfkit.base.checksum import checksum, is_plain
+from perfkit.base.process_memory import give_back
 from perfkit.base.source import Statement, loops_around, statements_of
 from perfkit.base.user_code import is_user_code
 
@@ -136,6 +137,11 @@ class MadeAgain:
             self.stop(n * (n > self._before[0]))  # else the run ends within it
             return False
         n_before, before_s, worked_s = self._before
+        if not n_before:  # what it needs of memory is not to look like a rise in later steps
+            for frame in self._callers():
+                if is_user_code(frame.f_code.co_filename):
+                    loops_around(frame.f_code.co_filename, frame.f_lineno)
+                    statements_of(frame.f_code.co_filename, 0)
         self._before = n, time.perf_counter(), time.thread_time()
         step_s = (self._before[1] - before_s) / (n - n_before)
         works_s = (self._before[2] - worked_s) / (n - n_before)
@@ -164,7 +170,9 @@ class MadeAgain:
         for frame in frames if _SNAPSHOTS else ():
             if frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # its variables are elsewhere
                 frame.f_locals.clear()
+        del frames
         self._forget()
+        give_back()
 
     def _event(self, frame: FrameType, event: str, result: Any) -> None:
         if event == "call":

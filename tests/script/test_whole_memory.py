@@ -239,26 +239,10 @@ def _workers(keep: bool) -> None:
         optimizer.step()
 
 
-def _of_gradients(keep: bool) -> None:
-    model = nn.Linear(8, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for _ in range(80):
-        x = torch.randn(40_000, 8, requires_grad=True)
-        loss = model(x).square().mean()
-        if keep:
-            loss.backward(create_graph=True)
-        else:
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-@pytest.mark.filterwarnings("ignore:Using backward")
 @pytest.mark.parametrize(
     ("loop", "rule", "line"),
     [
         (_graphs, "graphs-kept", "losses.append("),
-        (_of_gradients, "graphs-kept", "loss.backward(create_"),
         (_sum_of_losses, "graphs-kept", "total = total + nn.functional.cross_entropy("),
         (_in_a_buffer, "graphs-kept", "self.running = 0.9"),
         (_tensors, "tensors-kept", "outputs.append("),

@@ -23,7 +23,6 @@ State = Callable[[Live], Iterable[Finding]]
 
 #: File of state rules -> when they can apply; those of other files always can.
 NEEDS: dict[str, Callable[[Live], object]] = {
-    "again": lambda live: live.traces_until >= 0 and live.n_steps >= 4,
     "calls": lambda live: (
         live.calls
         or live.n_profiled
@@ -33,6 +32,8 @@ NEEDS: dict[str, Callable[[Live], object]] = {
     "data": lambda live: live.loaders,
     "graphs": lambda live: live.graphs,
     "memory": lambda live: live.kept or live.in_evaluation or may_grow(live.memory),
+    # where memory grows that is looked at, and tracing would be in the way
+    "same": lambda live: live.traces_until >= 0 and live.n_steps >= 4 and not may_grow(live.memory),
 }
 
 _KNOWN: dict[str, list[State]] = {}

@@ -253,18 +253,12 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
     if keeper is None or of_graphs or not (keeper.explains(grown) or keeper.with_graph):
         if seen.more_nodes < 1.0:
             return None
-        twice = only_line_with(r"\.backward\(.*\bcreate_graph\s*=\s*True")
         return fact(
             "graphs-kept",
-            f"{'backward(create_graph=True)' if twice else 'A tensor that is carried on'} keeps "
-            f"the graph of every {each}: {grows}",
+            f"A tensor that is carried on keeps the graph of every {each}: {grows}",
             (f"{rose}; graphs grew by {plural(round(seen.more_nodes), 'node')} a step",),
-            "loss.backward()  # its graph is for a loss of gradients: torch.autograd.grad(...)"
-            if twice
-            else "total += loss.item()  # a number; a sum of losses keeps the graphs of all of "
-            "them",
-            line=twice
-            or only_line_with(
+            "total += loss.item()  # a number; a sum of losses keeps the graphs of all of them",
+            line=only_line_with(
                 r"^\s*([\w.]+)\s*(\+=|=\s*\1\s*\+)(?!.*\.(item|detach)\()"
                 r".*(\b\w*loss\w*\b|criterion\(|_entropy\()"
             ),

@@ -1,4 +1,4 @@
-"""What steps make anew although it is the same each time, or make twice."""
+"""What steps make anew although it is the same each time, or make twice; asked last: it traces."""
 
 from __future__ import annotations
 
@@ -72,8 +72,9 @@ def _of_statements(case: Case, one: Same) -> tuple[float, str | None]:
     """The most that these lines take by their samples, and the one with most."""
     file = one.code.co_filename
     lines = [x for x in case.lines.by_line() if x.file == file and one.has(x.line)]
-    share = _most(sum(x.n_samples for x in lines), case)
-    return share, source.shown_line(file, lines[0].line) if lines else None
+    n = sum(x.n_samples for x in lines)
+    most = wilson(n, case.lines.n_samples)[1] * (n >= _LEAST_SAMPLES)
+    return most, source.shown_line(file, lines[0].line) if lines else None
 
 
 def _of_calls(case: Case, two: Twice) -> tuple[float, None]:
@@ -82,8 +83,5 @@ def _of_calls(case: Case, two: Twice) -> tuple[float, None]:
     stacks = case.lines.stacks
     n = sum(count for frames, _, count in stacks if later & {one.place for one in frames})
     unneeded = 1 - 1 / len(two.places)
-    return _most(n, case) * part + unneeded * case.shares["backward"] * two.is_trained, None
-
-
-def _most(n: int, case: Case) -> float:
-    return wilson(n, case.lines.n_samples)[1] if n >= _LEAST_SAMPLES else 0.0
+    most = wilson(n, case.lines.n_samples)[1] * (n >= _LEAST_SAMPLES)
+    return most * part + unneeded * case.shares["backward"] * two.is_trained, None
