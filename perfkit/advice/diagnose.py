@@ -207,7 +207,7 @@ def _places_first(found: list[Finding], bound_by: str) -> list[Finding]:
             slow_loading and f.rule.startswith("dataloader-")
         )
         is_general = is_general or (knows_line and f.rule == "items-made-anew")
-        small = bool(f.acts_on) and f.gain_at_most < _LEADS
+        small = bool(f.acts_on or f.has_bound) and f.gain_at_most < _LEADS
         leads = f.is_state and not (is_general or (small and is_told_where))
         leads = leads or f.title == GROWS.title
         is_whole = f.rule in _MODELS

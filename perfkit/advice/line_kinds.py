@@ -66,7 +66,14 @@ STORING = LineKind(
     "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(torch.save, results, path)\n"
     "torch.save(rows[i].clone(), path)  # a view is written with the whole tensor that it shows",
     pattern=r"\b(torch\.save|save_pretrained|np\.(save|savez\w*)|imwrite|to_(csv|parquet|json)|"
-    r"(json|pickle)\.dump|write_bytes|write_text|save_checkpoint)\(|\.save(fig)?\(",
+    r"(json|pickle)\.dump|write_bytes|write_text|save_checkpoint)\(|\.save\(",
+)
+FIGURES = LineKind(
+    "drawing figures",
+    "if n % 500 == 0:  # rarely, and small; or from a file of the numbers, later\n"
+    "    fig.savefig(path, dpi=72)",
+    pattern=r"\.savefig\(|\bplt\.(figure|subplots|plot|scatter|imshow|hist|tight_layout)\(",
+    libraries="matplotlib seaborn",
 )
 SAVING = LineKind(
     "reading or writing files",
@@ -289,7 +296,8 @@ BY_LIBRARY = (DISTRIBUTIONS, PARAMETRIZED)
 # What a line's text tells, asked in this order: Image.open decodes what it reads.
 _BY_TEXT = (
     _COMPUTES, *BY_LIBRARY, SHUFFLES, PICKS, FRAMES, FROM_A_LIST, GROWS, WRITES, LOGGING, IMAGES,
-    IMAGE_CHANGES, STORING, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD, GATHERS, DIFFERENCES, PAIRS,
+    IMAGE_CHANGES, FIGURES, STORING, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD, GATHERS,
+    DIFFERENCES, PAIRS,
 )  # fmt: skip
 
 

@@ -48,6 +48,12 @@ _TOO_OFTEN = (
     "if step % 500 == 0:  # or once an epoch\n"
     "    validate(model, loader)  # under torch.inference_mode(), in larger batches"
 )
+# an evaluation that keeps graphs is told by itself, where phases are known
+_LESS_OFTEN = _TOO_OFTEN.replace("under torch.inference_mode(), ", "")
+_LARGER = (
+    "# in larger batches, less often, or on a part of the set while the training runs:\n"
+    "loader = DataLoader(part, batch_size=4 * batch_size)"
+)
 _CHECKPOINT = (
     "# less often, and only what a restart needs: no data set, no settings that hold one\n"
     'torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, path)'
@@ -61,7 +67,7 @@ _SET_UP = (
     "if path.exists():\n    made = torch.load(path)\n"
     "else:\n    made = make_it()\n    torch.save(made, path)"
 )
-_BY_PHASE = {"evaluation": _EVALUATION, "checkpoint": _CHECKPOINT, "data wait": _DATA}
+_BY_PHASE = {"evaluation": _LARGER, "checkpoint": _CHECKPOINT, "data wait": _DATA}
 _RUNS_A_MODEL = ("evaluation", "forward", "backward", "optimizer")
 _BEFORE_TRAINING = (
     "# passes before the first step (a first evaluation, a check): over fewer batches, and\n"
@@ -83,12 +89,23 @@ _KEEP_LESS = (
 )
 
 
-def of_the_program(elsewhere: Elsewhere | None) -> Elsewhere | None:
-    """Without what every step does: waits for data in the head of a loop, the passes."""
+def of_the_program(
+    elsewhere: Elsewhere | None, busy: CpuContention | None = None
+) -> Elsewhere | None:
+    """Without what every step does: waits for data in the head of a loop, the passes.
+
+    And without what other programs explain: slow steps with no phase, line or rhythm of their own.
+    """
     if elsewhere is None:
         return None
-    kept = (s for s in elsewhere.stretches if not (s.numbers and _OF_EVERY_STEP.search(s.source)))
-    return replace(elsewhere, stretches=tuple(kept))
+
+    def is_of_any(s: Stretch) -> bool:
+        name, most = next(iter(s.phases), ("", 0.0))
+        is_known = most >= _MOST_OF_IT and name in _BY_PHASE
+        is_chance = s.is_any and not is_known and busy is not None and busy.spoils
+        return bool(is_chance or (s.numbers and _OF_EVERY_STEP.search(s.source)))
+
+    return replace(elsewhere, stretches=tuple(s for s in elsewhere.stretches if not is_of_any(s)))
 
 
 def steps_grow(growth: Growth | None, busy: CpuContention | None) -> tuple[Finding, ...]:
@@ -140,13 +157,19 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
     lines = [(stretch.place, stretch.source), *(one[:2] for one in stretch.inside)]
     seen_most = (lines[1:] or lines)[0]
     kinds = [kind_of_source(one[1], stretch.mostly * (one is seen_most)) for one in lines]
-    known = (i for i, kind in enumerate(kinds) if kind not in (OTHER, BACKWARD))
+    # what is largest: a line that overlaps with the phase, or has most of the time itself
+    shares = (stretch.share or 1.0, *(one[2] for one in stretch.inside))
+    is_of_it = [x + most > 1 if phase else not i or x >= _MOST_OF_IT for i, x in enumerate(shares)]
+    known = (i for i, kind in enumerate(kinds) if is_of_it[i] and kind not in (OTHER, BACKWARD))
     at = next(known, None)
     kind, (place, source) = OTHER if at is None else kinds[at], lines[at or 0]
     title = f"{fmt_share(share)} of the time is spent {when}"
     to_do = _what_to_do(stretch, kind, phase)
-    by_code = {code: name for name, code in _BY_PHASE.items()} | {_TOO_OFTEN: "evaluation"}
-    what = kind.words if kind in BY_LIBRARY else by_code.get(to_do, phase * (phase in _BY_PHASE))
+    by_code = {code: name for name, code in _BY_PHASE.items()}
+    by_code |= dict.fromkeys((_LESS_OFTEN, _TOO_OFTEN, _EVALUATION), "evaluation")
+    of_phase = phase * (phase in _BY_PHASE and kind not in BY_LIBRARY)
+    what = by_code.get(to_do, of_phase or kind.words * (kind is not OTHER))
+    line = f"{place}: {source}" if place and is_of_it[at or 0] else None
     return found(
         "outside-the-steps",
         kind.title or (f"{title}: {what}" if what else title),
@@ -159,7 +182,7 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
         cures=OF_LOADING if phase == "data wait" else (),
         share=share,
         of="for the code as a whole, ",
-        line=f"{place}: {source}" if place else None,
+        line=(stretch.below * (what == "evaluation")) or line,
     )
 
 
@@ -178,7 +201,8 @@ def _what_to_do(stretch: Stretch, kind: LineKind, phase: str) -> str:
     if kind is not OTHER:
         return kind.what_to_do
     if phase == "evaluation" or (stretch.evaluates and phase not in _BY_PHASE):
-        return _TOO_OFTEN if stretch.numbers else _EVALUATION
+        at_times, once = (_LESS_OFTEN, _LARGER) if phase else (_TOO_OFTEN, _EVALUATION)
+        return at_times if stretch.numbers else once
     if phase in _BY_PHASE:
         return _BY_PHASE[phase]
     return OTHER.what_to_do if stretch.place else _PROFILE_IT

@@ -240,7 +240,7 @@ def explain(
     if made is not None and made.cost.plain_step_ms:
         steps_ms = made.unprofiled_ms
     step = summarize(steps_ms)
-    outside = of_the_program(told.get("elsewhere"))
+    outside = of_the_program(told.get("elsewhere"), busy)
     least, no_least = _limit_of(trace, steps, cost)
     return Profile(
         breakdown=split,

@@ -70,6 +70,7 @@ class ModuleUse:
     Attributes:
         n_calls, n_trained, n_eval_with_grad: in the steps that were looked at; the latter two of
             these, in training and evaluation mode with gradients on.
+        evaluated_at: file and line of the user's that made the first of the latter.
         shapes: distinct shapes and numbers that it was given, at most 256.
         n_unsynced: backward passes after a forward pass that had prepared to exchange gradients
             with other ranks, although gradients were to stay here.
@@ -79,6 +80,7 @@ class ModuleUse:
     n_calls: int = 0
     n_trained: int = 0
     n_eval_with_grad: int = 0
+    evaluated_at: tuple[str, int] | None = None
     shapes: set[tuple[Any, ...]] = field(default_factory=set)
     n_unsynced: int = 0
 
@@ -193,6 +195,8 @@ class Live:
             in how many steps, the last one's number, and the seconds that it took.
         flags: global switches as they were within a forward pass that trains, by name.
         wrapped: what has prepared to exchange gradients in the backward pass that comes next.
+        with_graph_s: seconds of forward passes in evaluation mode with gradients on; inf
+            where not all are told.
         evaluated: memory before forward passes of the evaluation that goes on, or was the last.
         in_evaluation: whether the rules are asked within it, because it seems to grow.
         looks_at_evaluation: whether to look at that: not where step after step has one.
@@ -219,6 +223,7 @@ class Live:
         self._in_call = False
         self.wrapped: ModuleUse | None = None
         self.n_steps = 0
+        self.with_graph_s = 0.0
         self.began_s = self.ended_s = 0.0
         self.modules: dict[int, ModuleUse] = {}
         self.loaders: dict[int, LoaderUse] = {}
@@ -329,6 +334,9 @@ class Live:
         use.n_calls += 1
         use.n_trained += with_grad and module.training
         use.n_eval_with_grad += with_grad and not module.training
+        if use.n_eval_with_grad and use.evaluated_at is None:
+            frame = _user_frame(sys._getframe(1))
+            use.evaluated_at = None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
         if len(use.shapes) < _MOST_SHAPES and isinstance(args, tuple):
             given: list[Any] = []
             for one in args[:4]:

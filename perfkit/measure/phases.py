@@ -17,6 +17,7 @@ compute in the fetch of a batch (transforms) is data wait.
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -87,6 +88,7 @@ class Phases:
         self._has_looked = False
         self._own: weakref.ref[Any] | None = None  # looked at, and has trained since a batch came
         self._own_graph = False  # … and the look kept a graph: it may be part of the next loss
+        self._keeps = False  # the forward pass that runs keeps a graph
         self._trained: weakref.WeakSet[Any] = weakref.WeakSet()  # a loss may be one, too
         self._in_step = False  # a training forward pass has been, and not yet its backward pass
         self._fetched = False  # a batch has come since something trained
@@ -202,7 +204,10 @@ class Phases:
         """End: leave no hook. Does not raise."""
         with self._instrument.guard("ending"):
             if self._undo:
-                self._advance()
+                # what follows the last look until the program ends may be anything
+                passed = self._advance() * (self._phase == _AFTER_LOOK)
+                self._ns[_AFTER_LOOK] -= passed
+                self._ns[_OTHER] += passed
                 self._settle(evaluated=True)
         self._unhook()
 
@@ -222,9 +227,14 @@ class Phases:
     def rest(self) -> None:
         """Measure no more, from between two steps on; :attr:`live` still hears of loaders."""
         self.is_on = False
+        self._forget_evaluations()
         with self._instrument.guard("resting"):
             for call in self._may_rest:
                 call()
+
+    def _forget_evaluations(self) -> None:
+        if self.live is not None:
+            self.live.with_graph_s = math.inf
 
     def take(self, until_ns: int | None = None) -> tuple[int, ...]:
         """Nanoseconds of each of :data:`PHASES` since the last call: a step is over."""
@@ -240,6 +250,7 @@ class Phases:
             self.sees_modules = n_calls * _CALL_NS <= _MOST_COST * sum(self._ns[: len(PHASES)])
             if not self.sees_modules:
                 self._outer.stop()
+                self._forget_evaluations()
         self._n_calls = self._most_calls = self._waited = 0
         ns = self._ns
         taken = tuple(ns[: len(PHASES)])
@@ -389,13 +400,15 @@ class Phases:
             self._n_calls += 1
             self._in_step = True
             self._trained.add(module)
-        self._waited = 0
+        self._waited, self._keeps = 0, graph
         self._advance(to=_FORWARD if self._in_step else _LOOK)
 
     def _closes(self) -> None:
         if self._phase in (_FORWARD, _LOOK):
             looked = self._phase == _LOOK
-            self._advance(to=_BACK)
+            spent_ns = self._advance(to=_BACK)
+            if looked and self._keeps and self.live is not None:
+                self.live.with_graph_s += spent_ns / 1e9
             if looked and self._phase == _OTHER:
                 self._phase = _AFTER_LOOK
 

@@ -411,6 +411,13 @@ def test_long_steps_that_evaluate_are_called_so_in_headline_and_finding(phases: 
     (found,) = outside(Elsewhere(8.0, 1.0, (told,)))
     assert found.title == "75 % of the time is spent in steps 61 and 121: evaluation"
     assert found.what_to_do.startswith("# less often")
+    # where phases are known, one that keeps graphs is told by itself
+    assert ("inference_mode" in found.what_to_do) is (not phases)
+    after = dataclasses.replace(told, when="after the last step", numbers=(), below="t.py:9: run()")
+    (found,) = outside(Elsewhere(8.0, 1.0, (after,)))
+    assert found.title.endswith(": evaluation")
+    assert ("inference_mode" in found.what_to_do) is (not phases)
+    assert found.line == "t.py:9: run()"  # the call that is to be made less often
     plays = dataclasses.replace(told, source="action = policy(state)")
     assert Elsewhere(8.0, 1.0, (plays,)).headline() == "75 % of the time is in steps 61 and 121."
 

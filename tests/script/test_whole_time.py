@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ import torch
 
 import perfkit
 from perfkit.advice.findings import Finding
+from perfkit.advice.outside import of_the_program
+from perfkit.base.machine.cpu_contention import CpuContention
+from perfkit.measure.phases import Phases
 from perfkit.script.options import Options
 from perfkit.script.run_watch import RunWatch
 from perfkit.script.whole_run import WholeRun
@@ -127,6 +131,37 @@ def test_an_evaluation_is_told_by_phase_and_line_and_gets_its_own_remedy() -> No
     assert all("profile" not in f.what_to_do for f in found)
 
 
+@pytest.mark.parametrize("with_phases", [True, False])
+def test_slow_steps_that_evaluate_are_told_without_those_that_are_held_up(
+    with_phases: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one in every 300th step "in 558 steps (3, 10, 12 …): evaluation" was said."""
+    if not with_phases:
+        monkeypatch.setattr(Phases, "are_sure", False)
+    n = itertools.count()
+
+    class HeldUp(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            i = next(n) if self.training else 0
+            # where ordinary steps are, too: another program had the core
+            time.sleep(0.15 if i % 7 in (3, 5) and i > 20 else 0.006)
+            return super().forward(x)
+
+    model = HeldUp(8, 2)
+    run = _run(lambda: _train(121, model=model, after=lambda i: i % 20 == 19 and _evaluates(model)))
+    assert run.profile is not None
+    assert run.profile.elsewhere is not None
+    own = [one for one in run.profile.elsewhere.stretches if one.numbers[1:] and not one.is_any]
+    assert [one.numbers for one in own] == [(21, 41, 61, 81, 101, 121)]
+    assert own[0].when.startswith("in every 20th step")
+    assert own[0].below.endswith(": after(i)")
+    # a busy machine explains the others, and they are no finding there
+    busy = CpuContention(10.0, 2, 5.0, waited_s=9.0, others_s=9.0)
+    told = of_the_program(run.profile.elsewhere, busy)
+    assert told is not None
+    assert [one.numbers for one in told.stretches if one.numbers[1:]] == [own[0].numbers]
+
+
 def test_a_checkpoint_gets_its_own_remedy(tmp_path: Path) -> None:
     model = torch.nn.Linear(8, 2)
 
@@ -141,6 +176,59 @@ def test_a_checkpoint_gets_its_own_remedy(tmp_path: Path) -> None:
     assert found[0].line is not None
     assert "torch.save(" in found[0].line
     assert "no data set" in found[0].what_to_do
+
+
+@pytest.mark.parametrize("drawn_s", [2.0, 0.3])
+def test_title_line_and_remedy_after_the_last_step_are_of_one_thing(drawn_s: float) -> None:
+    """The figures of samples were "evaluation", with torch.save(state, path) as its remedy."""
+
+    class Plot:
+        def savefig(self, path: str) -> None:
+            time.sleep(0.05)
+
+    def samples_and_draws() -> None:
+        model, plt = torch.nn.Linear(8, 2), Plot()
+        _train(12, model=model)
+        model.eval()
+        with torch.no_grad():
+            for _ in range(20):
+                model(torch.randn(4, 8))
+                time.sleep(0.05)
+        until = time.perf_counter() + drawn_s
+        while time.perf_counter() < until:
+            plt.savefig("figure.png")
+
+    (found, *_) = _found(_run(samples_and_draws), "outside-the-steps")
+    assert "torch.save" not in found.what_to_do
+    evaluates = found.title.endswith(": evaluation")
+    assert evaluates is (drawn_s < 1)
+
+
+def test_evaluation_with_graphs_is_first_only_where_it_takes_time() -> None:
+    def loop(n: int) -> Callable[[], None]:
+        model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)])
+
+        def train() -> None:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            for _ in range(40):
+                time.sleep(0.02)  # a line with a cure
+                model(torch.randn(4, 64)).sum().backward()
+                optimizer.step()
+            model.eval()
+            for _ in range(n):
+                model(torch.randn(4, 64))
+
+        return train
+
+    found = []
+    for n in (4, 4000):
+        run = _run(loop(n))
+        assert run.profile is not None
+        found.append(run.profile.diagnosis.findings)
+    few, many = ([f.rule for f in some].index("evaluation-with-grad") for some in found)
+    assert (few > 0, many) == (True, 0)
+    assert (found[1][0].line or "").endswith(": model(torch.randn(4, 64))")
+    assert found[0][few].gain_at_most < 1.15 < found[1][0].gain_at_most
 
 
 def test_passes_before_the_first_step_are_nothing_to_keep_in_a_file() -> None:

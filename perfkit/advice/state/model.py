@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from perfkit.advice.findings import Finding, fact
+from perfkit.advice.findings import Finding, amdahl, fact
 from perfkit.advice.state import alive, state
-from perfkit.base.source import call_with, line_of, name_of, only_line_with
+from perfkit.base.source import call_with, line_of, name_of, only_line_with, shown_line
 from perfkit.base.words import fmt_count, plural
 from perfkit.measure.live import Live
 
@@ -62,6 +62,10 @@ def evaluation_keeps_graphs(live: Live) -> Iterator[Finding]:
             continue
         if not any(parameter.requires_grad for parameter in model.parameters()):
             continue
+        share = live.with_graph_s / (live.ended_s - live.began_s)
+        gain, formula = amdahl(share)
+        # what a GPU does comes later than the call
+        is_known = share <= 1 and all(x.device.type == "cpu" for x in model.parameters())
         yield fact(
             "evaluation-with-grad",
             f"The evaluation keeps graphs: {name_of(model)} runs in evaluation mode with gradients "
@@ -73,7 +77,8 @@ def evaluation_keeps_graphs(live: Live) -> Iterator[Finding]:
             ),
             "with torch.inference_mode():  # or decorate the function with it\n"
             "    output = model(x)",
-            line=only_line_with(r"\.eval\(\)"),
+            line=shown_line(*use.evaluated_at) if use.evaluated_at else None,
+            gain=(gain, f"for the code as a whole, {formula}") if is_known else None,
         )
 
 

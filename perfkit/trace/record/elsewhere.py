@@ -8,6 +8,7 @@ lines that ran in it.
 
 from __future__ import annotations
 
+import bisect
 import re
 import statistics
 import threading
@@ -51,6 +52,9 @@ _IMPORTS = "<frozen importlib"
 _LEAST_SAMPLES = 2
 _MOST_ORDINARY = 2000
 _NEARLY_ALL = 0.85
+# A slow step is one for a reason of its own if so much of it is in lines that, of so many samples,
+# ordinary steps never showed, or evaluates.
+_OWN, _LEAST_USUAL = 0.25, 20
 _MOSTLY = 0.6
 _EVALUATES = re.compile(r"eval|valid|\btest|accuracy|predict", re.IGNORECASE)
 _LONGEST_SOURCE = 60
@@ -67,13 +71,14 @@ class Stretch:
         place: the innermost line below which most of it ran, or the line most often seen in it;
             empty where too few samples were taken.
         share: how much of the stretch's samples ran below it.
-        below: the source of the call around it that ordinary steps do not make, if another line.
+        below: place and source of the call around it that ordinary steps do not make, if another.
         inside: the user's own lines in which most of it is, other than ``place``: place, source and
             share of each, largest first.
         mostly: the function of a library that the line seen most is mostly in; empty where none
             says more.
         imports_s: seconds in which a line of the user's waited for imports (of torch's own parts,
             when an optimizer is made); in no other figure of it.
+        is_any: slow steps without a line, an evaluation or a rhythm of their own.
         phases: phase, in words, and share of it, largest first; none where they are not known.
     """
 
@@ -89,6 +94,7 @@ class Stretch:
     phases: tuple[tuple[str, float], ...] = ()
     imports_s: float = 0.0
     mostly: str = ""
+    is_any: bool = False
 
     @property
     def evaluates(self) -> bool:
@@ -213,9 +219,24 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
     if slow and slow[0] == 0:
         found.append(stretch("before the first step ended", [steps_s[0]], [0]))
         slow = slow[1:]
-    for some in _by_weight(slow, [end - begin - like_s for begin, end in steps_s]):
+    excess_s = [end - begin - like_s for begin, end in steps_s]
+    ordinary = {frame for x in usual if x.key is not None for frame in x.key.chain}
+    times_s = [x.at_s for x in samples if len(usual) >= _LEAST_USUAL]
+    spent_s = log.evaluated_s if len(log.evaluated_s) == len(steps_s) else [0.0] * len(steps_s)
+    each_s = statistics.median(spent_s)
+
+    def is_own(i: int) -> bool:
+        first, end = (bisect.bisect(times_s, at_s) for at_s in steps_s[i])
+        keys = [x.key for x in samples[first:end]]
+        n_new = sum(key is not None and not ordinary.issuperset(key.chain) for key in keys)
+        return n_new > _OWN * len(keys) or spent_s[i] - each_s >= _OWN * excess_s[i]
+
+    own = [i for i in slow if is_own(i)]
+    for some in _by_weight(own, excess_s) + _by_weight(sorted({*slow} - {*own}), excess_s):
         when = which_steps([i + 1 for i in some], len(steps_s))
-        found.append(stretch(when, [steps_s[i] for i in some], some))
+        one = stretch(when, [steps_s[i] for i in some], some)
+        is_any = not {*own} & {*some} and not when.startswith("in every")
+        found.append(replace(one, is_any=is_any))
     if log.ended_s - log.since_s > limit_s:
         found.append(stretch("after the last step", [(log.since_s, log.ended_s)], []))
     return Elsewhere(

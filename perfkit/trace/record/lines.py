@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perfkit.base.line_sampler import Frame, Look, Stack
-from perfkit.base.source import statement
+from perfkit.base.source import shown_line, statement
 from perfkit.base.user_code import is_user_code, package_path, tells_something, where
 from perfkit.base.words import most_often
 
@@ -36,6 +36,8 @@ _FRAMEWORK_LINES = 4
 _SHARED = 0.7
 # One that so many of the usual samples run below is around everything, and says nothing.
 _EVERYWHERE = 0.9
+# One below which fewer of them run is no call of ordinary steps.
+_SELDOM = 0.1
 # Beyond the usual ones so many lines are told, each with so many samples and such a share.
 _MOST_LINES, _LEAST_OF_A_LINE, _LEAST_BEYOND = 2, 2, 0.1
 # A library's function in which so many of a line's samples were taken is named with it.
@@ -306,8 +308,8 @@ class Around:
     """The innermost frame that most of some samples have in common; its fields are a stretch's.
 
     Attributes:
-        below: the source of the outermost line that these have in common and the usual ones do not,
-            if that is another line: ``evaluate(model)``.
+        below: the outermost line that these have in common and the usual ones do not, if that is
+            another line: ``train.py:31: evaluate(model)``.
         inside, mostly: as of :class:`~perfkit.trace.record.elsewhere.Stretch`.
     """
 
@@ -355,7 +357,8 @@ def around(
     if whole <= 0 or not shared:
         return None
     deepest = max(shared, key=lambda frame: (depth[frame], beyond[frame]))
-    outermost = min(shared, key=lambda frame: depth[frame])
+    seldom = [frame for frame in shared if n_usual[frame] <= _SELDOM * len(usual)]
+    outermost = min(seldom or [deepest], key=lambda frame: depth[frame])
     place = where(*deepest.place)
     if deepest in callers:
         named: Counter[str] = Counter()
@@ -365,7 +368,7 @@ def around(
             f"{package_path(deepest.file)}:{deepest.line} in {_function(deepest)} (called from "
             f"{most_often(named, 'line')})"
         )
-    source, below = (statement(frame.file, frame.line) for frame in (deepest, outermost))
+    source, below = statement(deepest.file, deepest.line), shown_line(*outermost.place)
     # a comprehension has a frame of its own, on the same line
     is_other = outermost.place != deepest.place and usual
     return Around(place, source, min(beyond[deepest] / whole, 1.0), below if is_other else "")
