@@ -44,7 +44,7 @@ SLEEP = LineKind(
 )
 WAITING = LineKind(
     "a wait for another process, a thread or a connection, whose work is not seen here",
-    "# this thread only waits here; look at what it waits for, where that runs:\n"
+    "# this thread only waits here: ask for a whole batch at once, or see what it waits for:\n"
     "with perfkit.profile() as prof:  # in the function that the other process or thread runs\n"
     "    work()\nprint(prof)",
     rule="host-waits",
@@ -61,11 +61,11 @@ LOGGING = LineKind(
 )
 STORING = LineKind(
     "writing files",
-    "if n % 500 == 0:  # rarely\n    torch.save(state, path)\n"
+    "if n % 500 == 0:  # rarely\n    torch.save(state, path)  # or os.fsync(), flush()\n"
     "# what is needed each time, in a thread alongside the model:\n"
     "writer = ThreadPoolExecutor(1)  # before the loop\nwriter.submit(torch.save, results, path)\n"
     "torch.save(rows[i].clone(), path)  # a view is written with the whole tensor that it shows",
-    pattern=r"\b(torch\.save|save_pretrained|np\.(save|savez\w*)|imwrite|to_(csv|parquet|json)|"
+    pattern=r"\b(torch\.save|os\.fsync|save_pretrained|np\.(save|savez\w*)|imwrite|to_(csv|parquet|json)|"
     r"(json|pickle)\.dump|write_bytes|write_text|save_checkpoint)\(|\.save\(",
 )
 FIGURES = LineKind(

@@ -33,6 +33,8 @@ _GENERATED = re.compile(
     r"|^<\w+ generated |^<class .*> compilation "
 )
 _PACKAGES = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+# What torch.compile has written, in whatever folder its cache is.
+_COMPILED = re.compile(r"[/\\](\w\w)[/\\]c\1[a-z2-7]{40,}\.py$")
 # packages that pass on what they are asked for: the line that called them says more
 _SILENT = frozenset(
     {
@@ -56,7 +58,7 @@ def is_user_code(filename: str) -> bool:
     if filename.startswith("<"):
         return _GENERATED.match(filename) is None
     path = os.path.normcase(filename)
-    if _PACKAGES.search(path) or _folder_of_packages(filename):
+    if _PACKAGES.search(path) or _COMPILED.search(path) or _folder_of_packages(filename):
         return False
     return not path.startswith((*_INSTALLED, _PERFKIT, _torch_folder()))
 

@@ -729,6 +729,31 @@ def test_what_it_costs_is_the_products_own_part() -> None:
     assert "one-hot-product" not in _found(lambda: _descend(model, loss))
 
 
+@pytest.mark.parametrize(
+    ("line", "makes"),
+    [
+        ('"""Pictures in half the memory, in bfloat16."""', False),
+        ("model.to(device, torch.bfloat16)", True),
+        ("model = model.half()", True),
+        ('dtype = getattr(torch, "float16")', True),
+    ],
+)
+def test_the_line_that_makes_a_model_half(
+    line: str, makes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A description of the program was named for it."""
+
+    def first(pattern: str) -> str | None:
+        return line if re.search(pattern, line) else None
+
+    monkeypatch.setattr("perfkit.advice.state.calls.first_line_with", first)
+    monkeypatch.setattr("perfkit.advice.state.calls.cpu_flags", lambda: frozenset({"avx2"}))
+    model = nn.Linear(8, 8).bfloat16()
+    x = torch.randn(8, 8, dtype=torch.bfloat16)
+    found = _found(lambda: _descend(model, lambda: model(x).sum()))
+    assert found["emulated-format"].line == (line if makes else None)
+
+
 @pytest.mark.parametrize("flags", [{"avx512f"}, {"avx512f", "avx512_bf16"}, set()])
 def test_a_cpu_that_computes_in_the_format_emulates_nothing(
     flags: set[str], monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ from perfkit.advice.line_kinds import (
     NUMPY,
     OTHER,
     SAVING,
+    STORING,
     WAITING,
     LineKind,
     kind_of,
@@ -237,3 +238,14 @@ def test_a_loader_in_another_thread_is_not_denied() -> None:
 
     said = _profiled(in_a_thread).diagnosis.headline
     assert "in this thread no optimizer stepped and no batch of a DataLoader made one" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("os.fsync(self.stream.fileno())", STORING),
+        ("total += loss.item()", OTHER),
+    ],
+)
+def test_lines_with_a_cure_by_their_text(text: str, kind: LineKind) -> None:
+    assert kind_of_source(text) is kind

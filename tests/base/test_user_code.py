@@ -33,6 +33,8 @@ from perfkit.synclint.sites import site_of
         (pytest.__file__, False),
         (perfkit.trace.record.record.__file__, False),
         ("/usr/lib/python3/dist-packages/peft/a.py", False),
+        ("/tmp/torchinductor_me/bx/cbx7nxx3opeiuqha4wdli3sxmzhjgomilqf6ty67zesemdko2xmh.py", False),
+        ("/home/me/bx/cbx.py", True),
         ("<frozen importlib._bootstrap>", False),
         ("<string>", False),  # methods of dataclasses and namedtuples
         ("<eval_with_key>.4", False),

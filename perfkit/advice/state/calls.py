@@ -222,9 +222,9 @@ def emulated_format(live: Live) -> Iterator[Finding]:
         f"with torch.autocast(device.type, torch.{name}, enabled=device.type != 'cpu'):\n"
         "    loss = criterion(model(x), y)"
         if autocast
-        else "model = model.float()  # on this CPU",
+        else "model = model.float()  # on this CPU, and so is what it is given: x = x.float()",
         line=first_line_with(
-            r"^\s*with\b.*\bautocast\(" if autocast else r"\b(bfloat16|half|float16)\b"
+            r"^\s*with\b.*\bautocast\(" if autocast else r"\.(half\b|b?float16)|[\"']b?float16"
         ),
         acts_on=_MODEL,
         changes="products are rounded less, so losses differ a little",
