@@ -228,7 +228,7 @@ def _each_line_once(found: list[Finding]) -> list[Finding]:
     causes = {f.line for f in found if f.rule not in timed} - loads
     cures = {f.what_to_do for f in found if f.rule == "slow-line"}
     slow = {f.line for f in found if f.rule == "slow-line"} - causes
-    said_by = {"slow-line": causes, "hottest-line": causes | loads}
+    said_by = {"slow-line": causes, "hottest-line": causes | loads | slow}
     return [
         f
         for f in found

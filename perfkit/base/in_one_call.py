@@ -12,7 +12,7 @@ import re
 import textwrap
 from typing import NamedTuple
 
-from perfkit.base.source import Loop, lines_with, loops_around, statement
+from perfkit.base.source import Loop, lines_with, loops_around, statement, whole_statement
 
 
 class OneCall(NamedTuple):
@@ -78,10 +78,23 @@ _ROWS = _Form(
     "# all rows in one call; then dimension 1 is what dimension 0 of a row was\n"
     "y = {layer}({all})  # not, of each: {layer}({row})",
 )
-_OF_OPERATORS = (
-    "# one call for all rounds of this loop, over a dimension of the tensor:\n"
-    "best = (scores + table).logsumexp(1)  # not, of each i: (scores + table[i]).logsumexp(0)\n"
-    "loss = (per_pair * mask).sum(1).mean()  # a mask where each round picks other elements"
+# `torch.stack([data[i:i + n] for i in ix])`, and the like
+_PICKS = re.compile(
+    r"(?P<lib>torch|np|numpy)\.stack\(\[(?P<made>torch\.from_numpy\()?(?P<data>[\w.]+)"
+    r"\[(?P<i>\w+)(?: \+ (?P<first>[\w.]+))?(?::(?P=i) \+ (?P<end>[\w.]+(?: [-+] [\w.]+)*))?\]"
+    r"(?P<type>\.astype\([\w.]+\))?(?(made)\)) for (?P=i) in (?P<index>[\w.]+?)(?:\.tolist\(\))?\]"
+    r"(?:, (?:dim=|axis=)?0)?\)"
+)
+_PICKED = "Rows of a tensor are taken one by one, and stacked"
+_OF_A_LIST = "  # of a list of tensors, once before: {0} = torch.stack({0})"
+_OF_OPERATORS = "# one call for all rounds of this loop, over a dimension of the tensor"
+_BEST = (
+    ":\nbest = (scores + table).logsumexp(1)  # not, of each i: (scores + table[i]).logsumexp(0)"
+)
+_REDUCES = re.compile(r"for (\w+)\b.* in .*(?s:.*)\[\1\](?s:.*)(log_?sum_?exp|max|min)\(")
+_WHILE = (
+    "# its rounds need each other, so no one call does all of them: fewer rounds, or fewer and\n"
+    "# larger operators in each (torch.compile of the function that a round calls)"
 )
 _IN_PLACE_OF_IF = (
     "\nloss = torch.where(error < 0, 3 * error**2, error**2).mean()  # both sides of an if"
@@ -102,6 +115,8 @@ def in_one_call(file: str, line: int) -> OneCall | None:
     """Of a line, or of the innermost loop that it is in; None where no form is known."""
     if one := _as(_LINE, statement(file, line)):
         return one
+    if picked := _picked(file, line):
+        return OneCall(_PICKED, picked)
     code = next(map(code_of, loops_around(file, line)), "")
     return next((one for form in _LOOPS if (one := _as(form, code))), None)
 
@@ -117,10 +132,49 @@ def rounds_in_one_call(loop: Loop | None, line: str, *, of_layers: bool) -> str:
         return _SUM
     if loop is None:
         return ""
+    code = code_of(loop)
     if of_layers:
-        rows = _as(_ROWS, code_of(loop))
+        rows = _as(_ROWS, code)
         return rows.code if rows else _OF_LAYERS
-    return _OF_OPERATORS + _IN_PLACE_OF_IF * bool(re.search(r"\n +if .*:", code_of(loop)))
+    if code.startswith("while "):
+        return _WHILE
+    fits = _BEST * bool(_REDUCES.match(code)) + _IN_PLACE_OF_IF * bool(
+        re.search(r"\n +if .*:", code)
+    )
+    return _OF_OPERATORS + fits
+
+
+def _picked(file: str, line: int) -> str:
+    """The statement with one index in place of each list of rows, and those beside it that have
+    such lists; empty where it has none.
+    """
+    if not _PICKS.search(_unparsed(whole_statement(file, line))):
+        return ""
+    around = (whole_statement(file, at) for at in range(max(line - 2, 1), line + 3))
+    code = [one for text in dict.fromkeys(around) if _PICKS.search(one := _unparsed(text))]
+    picks = [match for one in code for match in _PICKS.finditer(one)]
+    lists = [one["data"] for one in picks if not one["end"] and one["lib"] == "torch"]
+    hint = _OF_A_LIST.format(lists[0]) if lists else ""
+    return "\n".join(_PICKS.sub(_index, one) for one in code) + hint
+
+
+def _index(match: re.Match[str]) -> str:
+    lib, made, data, _, first, end, of_type, index = match.groups()
+    made_by = [statement(*place) for place in lines_with(rf"\b{re.escape(index)}\s*=\s*torch\.")]
+    at, device = index, ""
+    if made or lib != "torch":
+        lib, at = "np", f"np.asarray({index})"
+    elif not made_by:
+        at = f"torch.as_tensor({index})"
+    elif any("device" in one for one in made_by):
+        device = f", device={index}.device"
+    if end:
+        at = f"{at}[:, None] + {lib}.arange({first + ', ' if first else ''}{end}{device})"
+    elif first:
+        at = f"{at} + {first}"
+    else:
+        at = index
+    return f"{made or ''}{data}[{at}]{of_type or ''}{')' * bool(made)}"
 
 
 def _as(form: _Form, code: str) -> OneCall | None:

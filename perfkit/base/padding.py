@@ -31,7 +31,7 @@ class Padding:
         given = call_with("collate_fn=cut", "DataLoader")[1] if is_one else ""
         given = given or "loader = DataLoader(..., collate_fn=cut)"
         if self.path.count("[") > 1 or "." in self.path:
-            return f"length = max(map(len, rows))  # where rows are padded\n{given}"
+            return "length = max(map(len, rows))  # where rows are padded"
         name = getattr(collate_fn, "__name__", "")
         if name == "default_collate":
             name = "torch.utils.data.default_collate"

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -95,6 +97,36 @@ def test_a_loop_over_rows_in_a_loss_is_one_finding_at_the_loop() -> None:
     assert (found.line or "").endswith(": for i in range(len(scores)):")
     assert "one call for all rounds of this loop" in found.what_to_do
     assert "model = torch.compile(model)" not in found.what_to_do
+
+
+_CHANGE = nn.Linear(8, 8)
+
+
+def _advanced(y: torch.Tensor) -> torch.Tensor:
+    return y + 0.01 * _CHANGE(y).tanh()
+
+
+def _solved(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    y, n = scores[:, :8], 0
+    while n < 120:
+        y = _advanced(y)
+        n += 1
+    return y.square().mean()
+
+
+def _each(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    parts = []
+    for i in range(120):
+        parts.append(_CHANGE(scores[i % 96, :8]))
+    return torch.stack(parts).square().mean()
+
+
+@pytest.mark.parametrize("loss_fn", [_solved, _each])
+def test_only_a_loop_that_calls_a_layer_is_told_of_layers(loss_fn: Any) -> None:
+    """A solver's loop calls a function that does; each of its rounds needs the one before."""
+    (found,) = _told(nn.Linear(8, 8), loss_fn)
+    assert ("nn.LSTM" in found.what_to_do) is (loss_fn is _each)
+    assert ("no one call does all of them" in found.what_to_do) is (loss_fn is _solved)
 
 
 def test_many_layers_of_a_model_are_for_the_compiler() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from perfkit.base.in_one_call import in_one_call, rounds_in_one_call
 from perfkit.base.source import loops_around
@@ -39,6 +42,111 @@ _NO_CALL = [
     "for word in text.split():\n    ids.append(index[word])",
     "for x, y in loader:\n    total[0] += 1",
 ]
+
+
+# how a loop takes rows -> the index in place of it; both run
+_PICKS = {
+    "torch.stack([data[i:i+n] for i in ix])": "data[ix[:, None] + torch.arange(n)]",
+    "torch.stack([data[i+1 : i+n+1] for i in ix]).float()": (
+        "data[ix[:, None] + torch.arange(1, n + 1)].float()"
+    ),
+    "torch.stack([data[i:i + n] for i in ix]), torch.stack([data[i+1:i+1+n] for i in ix])": (
+        "(data[ix[:, None] + torch.arange(n)], data[ix[:, None] + torch.arange(1, 1 + n)])"
+    ),
+    "torch.stack([\n    data[i]  # a row\n    for i in ix.tolist()\n], dim=0)": "data[ix]",
+    "torch.stack([data[i] for i in some])": "data[some]",
+    "torch.stack([data[i:i+4] for i in some])": (
+        "data[torch.as_tensor(some)[:, None] + torch.arange(4)]"
+    ),
+    "torch.stack([data[i + n] for i in ix])": "data[ix + n]",
+    "np.stack([rows[i : i + n] for i in some])": "rows[np.asarray(some)[:, None] + np.arange(n)]",
+    "torch.stack([torch.from_numpy((rows[i:i+n]).astype(np.int64)) for i in ix])": (
+        "torch.from_numpy(rows[np.asarray(ix)[:, None] + np.arange(n)].astype(np.int64))"
+    ),
+}
+_NO_PICKS = [
+    "torch.stack([row[0] for row in rows])",
+    "torch.stack([data[i:j] for i, j in pairs])",
+    "torch.stack([data[i].flip(0) for i in ix])",
+    "torch.stack([data[i:i+n] for i in ix], dim=1)",
+    "torch.cat([data[i:i+n] for i in ix])",
+    "[data[i] for i in ix]",
+]
+
+
+def _program(folder: Path, line: str, monkeypatch: pytest.MonkeyPatch, ix: str) -> str:
+    file = folder / "program.py"
+    file.write_text(f"x = {line}\nix = {ix}\n")
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(file), raising=False)
+    return str(file)
+
+
+@pytest.mark.parametrize("line", _PICKS)
+def test_rows_picked_one_by_one_are_one_index(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = "torch.randint(90, (5,))"
+    found = in_one_call(_program(tmp_path, line, monkeypatch, made), 1 + line.count("\n") // 2)
+    assert found is not None
+    assert found.code.partition("  #")[0] == f"x = {_PICKS[line]}"
+    rows = np.arange(300).reshape(100, 3)
+    known = {"torch": torch, "np": np, "rows": rows, "data": torch.from_numpy(rows), "n": 6}
+    known |= {"some": [3, 1, 70, 3], "ix": torch.tensor([5, 90, 0])}
+    before, after = (eval(code, dict(known)) for code in (line, found.code.removeprefix("x = ")))
+    assert repr(before) == repr(after)
+
+
+def test_inputs_and_targets_are_one_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each of two lines is told by itself, with its own part of the gain."""
+    two = "torch.stack([data[i:i+8] for i in ix])\ny = torch.stack([data[i+1:i+9] for i in ix])"
+    file = _program(tmp_path, two, monkeypatch, "torch.randint(90, (5,))")
+    found = in_one_call(file, 1)
+    assert found is not None
+    assert found == in_one_call(file, 2)
+    assert found.code.splitlines() == [
+        "x = data[ix[:, None] + torch.arange(8)]",
+        "y = data[ix[:, None] + torch.arange(1, 9)]",
+    ]
+
+
+def test_an_index_on_a_device_is_added_to_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "torch.stack([data[i:i+n] for i in ix])"
+    file = _program(tmp_path, line, monkeypatch, "torch.randint(90, (5,), device=device)")
+    found = in_one_call(file, 1)
+    assert found is not None
+    assert found.code == "x = data[ix[:, None] + torch.arange(n, device=ix.device)]"
+
+
+@pytest.mark.parametrize("line", _NO_PICKS)
+def test_what_is_no_plain_pick_has_none(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert in_one_call(_program(tmp_path, line, monkeypatch, "torch.randperm(9)"), 1) is None
+
+
+@pytest.mark.parametrize(
+    ("loop", "words"),
+    [
+        ("for i in range(9):\n    loss = loss + hinge(scores[i])", "# one call for all"),
+        ("while t > state.t1:\n    state = advance(state)", "no one call does all of them"),
+    ],
+)
+def test_a_loop_of_no_known_form_gets_no_code(loop: str, words: str, tmp_path: Path) -> None:
+    """The sum of a CRF, and a recurrent layer, were told to whatever loop had many operators."""
+    around = loops_around(*_last_line(tmp_path, loop))
+    said = rounds_in_one_call(around[0], "", of_layers=False)
+    assert words in said
+    assert all(line.startswith("#") for line in said.splitlines())
+
+
+def test_the_best_of_each_row_has_its_form(tmp_path: Path) -> None:
+    loop = (
+        "for tag in range(n):\n    score = before + table[tag]\n    best.append(score.logsumexp(0))"
+    )
+    (around,) = loops_around(*_last_line(tmp_path, loop))
+    assert "(scores + table).logsumexp(1)" in rounds_in_one_call(around, "", of_layers=False)
 
 
 def _last_line(folder: Path, code: str, more: str = "") -> tuple[str, int]:

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from perfkit.trace.ask.breakdown import after_updates
 from perfkit.trace.ask.operators import Operator
 from perfkit.trace.ask.passes import many_passes
 from perfkit.trace.read.events import FETCH
-from perfkit.trace.record.lines import LineSamples
+from perfkit.trace.record.lines import Line, LineSamples
 
 # In a healthy step of a few ms, Python between ops takes up to a tenth.
 _LEAST_SHARE = 0.15
@@ -299,7 +300,9 @@ def _issued_at(case: Case) -> _Place | None:
     if n_inside < least:
         return None
     top = inside[0]
-    calls_layers = "torch.nn.modules" in top.library_function
+    calls_layers = "torch.nn.modules" in top.library_function and (
+        loop is None or _calls_itself(loop, top, case.lines)
+    )
     kind = (beside_the_model if loop else kind_of)(top, trains=case.trains)
     n_tensors = sum(one.n_tensors for one in case.facts.optimizers)
     shown = shown_line(*loop[:2]) if loop else top.shown
@@ -325,6 +328,17 @@ def _issued_at(case: Case) -> _Place | None:
         f"{'this loop' if loop else f'{top.function}()'}",
         frozenset((x.file, x.line) for x in inside),
         loop is not None,
+    )
+
+
+def _calls_itself(loop: Loop, line: Line, lines: LineSamples) -> bool:
+    """Whether a line is of the loop, or of the forward of a module that the loop calls."""
+    file, first, last = loop
+    return (line.file == file and first <= line.line <= last) or any(
+        inner.function.endswith(".forward") and outer.file == file and first <= outer.line <= last
+        for frames, *_ in lines.stacks
+        for inner, outer in pairwise(frames)
+        if frames[0].place == (line.file, line.line)
     )
 
 

@@ -93,7 +93,7 @@ def _in_a_function(case: Case) -> Iterator[Finding]:
         n, share = sum(x.n_samples for x in lines), sum(x.share for x in lines)
         if n < _LEAST_SAMPLES or share < _LEAST_OF_A_FUNCTION:
             return
-        if name in ("forward", "<module>") or any(_USUAL.search(x.source) for x in lines):
+        if name == "forward" or name.startswith("<") or any(_USUAL.search(x.source) for x in lines):
             continue
         kinds = ((kind_of(x, trains=case.trains), x) for x in lines)
         known = (one for one in kinds if one[0] in BY_LIBRARY)
