@@ -6,7 +6,6 @@ one arm of an A/B comparison does not run into the other's time.
 
 from __future__ import annotations
 
-import itertools
 import time
 
 from perfkit.base.device import Device, in_use
@@ -24,7 +23,6 @@ class Clock:
         self._device = device
         self._index = device.current()
         self.device = device.place(self._index)
-        self.resolution_ns = _seen_resolution_ns() if device.is_cpu else device.resolution_ns
         self.now = time.perf_counter_ns
 
     def settle(self) -> None:
@@ -37,10 +35,3 @@ class Clock:
 def clock_in_use() -> Clock:
     """That of the accelerator that this process uses already, else the host's; it starts none."""
     return Clock(in_use())
-
-
-def _seen_resolution_ns() -> int:
-    """The smallest step that perf_counter_ns actually shows; measuring it takes about 20 µs."""
-    times = [time.perf_counter_ns() for _ in range(200)]
-    steps = [b - a for a, b in itertools.pairwise(times) if b > a]
-    return max(min(steps, default=1), 1)

@@ -45,8 +45,6 @@ __all__ = ["Comparison", "Interval", "compare", "ratio_interval"]
 # One letter of ABBA lasts at least this long: long compared with a timer interrupt and the loop's
 # own cost (about 30 ns per call), short compared with changes of the machine.
 _LETTER_NS = 5_000_000
-# … and at least this many ticks of the clock, so that rounding stays below 0.1 %.
-_LETTER_TICKS = 1000
 _MOST_REPEATS = 10_000_000
 _LONGEST_NAME = 60
 # A trial that seems long enough may have been interrupted: the shortest of so many counts, each a
@@ -209,11 +207,9 @@ def compare(
         arms: tuple[list[list[float]], list[list[float]]] = ([], [])
         stopped = ""
         if spent(_WARM_UP_SHARE):
-            outer = int(order.integers(2))
-            pair = {which: letter(which) for which in (outer, 1 - outer)}
-            calls_ms = pair[0], pair[1]
+            calls_ms = letter(0), letter(1)
             if spent(needed_ns=2e6 * sum(calls_ms)):  # no whole block fits: use the pair
-                arms, stopped = ([[pair[0]]], [[pair[1]]]), "time budget"
+                arms, stopped = ([[calls_ms[0]]], [[calls_ms[1]]]), "time budget"
         if not stopped:
             repeats = _repeats(a, b, clock, calls_ms, lambda: spent(_REPEATS_SHARE))
         first_block = wall()
@@ -299,7 +295,7 @@ def _repeats(
     enough: Callable[[], bool],
 ) -> tuple[int, int]:
     """How many calls of each make a letter long compared with clock ticks and interruptions."""
-    wanted_ms = max(_LETTER_NS, _LETTER_TICKS * clock.resolution_ns) / 1e6
+    wanted_ms = _LETTER_NS / 1e6
     if min(calls_ms) >= _SURELY_LONG * wanted_ms:
         return 1, 1
     a_ms, b_ms = (_per_call_ms(one, wanted_ms, clock, enough) for one in (a, b))

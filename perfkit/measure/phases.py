@@ -354,8 +354,7 @@ class Phases:
 
     def fetch_begins(self, now_ns: int | None = None) -> None:
         """The loop asks for a batch, of whatever loader."""
-        if self._outer.open is not None:
-            self._outer.close()
+        self._outer.close()
         self._outer.pause()  # transforms may be modules, some for each sample
         if self._phase == _AFTER_LOOK:
             self._advance(now_ns)
@@ -422,8 +421,7 @@ class Phases:
         return self._leave_event
 
     def _trains(self, phase: int) -> None:
-        if self._outer.open is not None:
-            self._outer.close()
+        self._outer.close()
         if self._phase == _AFTER_LOOK:
             self._advance()
             self._settle(evaluated=self._own is not None and not self._own_graph)
@@ -437,8 +435,7 @@ class Phases:
         self._trains(_OPTIMIZER)
 
     def _optimizer_ended(self, *_: Any) -> None:
-        if self._outer.open is not None:
-            self._outer.close()
+        self._outer.close()
         if self._phase == _OPTIMIZER:
             self._advance(to=_BACK)
 

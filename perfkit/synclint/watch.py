@@ -273,11 +273,7 @@ class SyncWatch:
     # --- what is on the device ----------------------------------------------------------
 
     def _seed(self, module: torch.nn.Module) -> None:
-        for tensor in (*module.parameters(), *module.buffers()):
-            self._put_on_device(tensor)
-
-    def _put_on_device(self, tensor: Any) -> None:
-        if (spot := self._spot(tensor)) is not None:
+        for spot in self._spots((*module.parameters(), *module.buffers())):
             spot.put_on_device()
 
     def _put_on_host(self, tensor: Any) -> None:
@@ -305,8 +301,8 @@ class SyncWatch:
             for value in inputs:
                 if isinstance(value, PackedSequence):
                     self._put_on_host(value.batch_sizes)  # torch insists
-            for value in _tensors(inputs):
-                self._put_on_device(value)
+            for spot in self._spots(_tensors(inputs)):
+                spot.put_on_device()
 
     # --- noting -------------------------------------------------------------------------
 

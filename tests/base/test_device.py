@@ -32,7 +32,6 @@ class Toy(Device):
 
     type = "toy"
     label = "Toy"
-    resolution_ns = 7
     profiler = ProfilerNames(
         activity="PrivateUse1",
         type_numbers=(99,),
@@ -120,7 +119,7 @@ def test_registering_puts_it_first_and_undoing_takes_it_away(toy: Toy) -> None:
 
 def test_the_clock_waits_for_the_device_that_is_registered(toy: Toy) -> None:
     clock = clock_in_use()
-    assert (clock.device, clock.resolution_ns) == ("toy:1", 7)
+    assert clock.device == "toy:1"
     clock.settle()
     assert toy.waited_for == [1]
 

@@ -11,7 +11,6 @@ class FakeClock:
     """A clock that advances only when told; it may also go back."""
 
     device = "cpu"
-    resolution_ns = 1
 
     def __init__(self) -> None:
         self.ns = 1_000_000

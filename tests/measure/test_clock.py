@@ -13,12 +13,6 @@ from perfkit.base.device import of
 from perfkit.measure.clock import Clock, clock_in_use
 
 
-def test_host_clock_shows_its_resolution() -> None:
-    clock = Clock(of("cpu"))
-    assert clock.resolution_ns >= 1
-    assert clock.now() <= clock.now()
-
-
 @dataclass
 class FakeCuda:
     """torch.cuda as far as a clock uses it."""
@@ -53,7 +47,6 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 def test_the_clock_in_use_is_that_of_the_current_device(cuda: FakeCuda) -> None:
     clock = clock_in_use()
     assert clock.device == "cuda:1"
-    assert clock.resolution_ns == 500
     assert cuda.synchronised == []  # making it waits for nothing
 
 

@@ -69,17 +69,6 @@ def repeats_of(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("resolution_ns", "n"),
-    [(1, 5), (4_900, 5), (6_000, 6), (10_000, 10)],  # 5 ms, or a thousand ticks of the clock
-)
-def test_a_letter_is_long_compared_with_a_tick(
-    clock: FakeClock, resolution_ns: int, n: int
-) -> None:
-    clock.resolution_ns = resolution_ns
-    assert repeats_of(clock, 1.0, 1.0) == (n, n)
-
-
 @pytest.mark.parametrize(("b_ms", "n"), [(1.99, 5), (2.0, 5), (2.1, 3)])
 def test_arms_have_the_same_number_of_calls_up_to_twice_the_time(
     clock: FakeClock, b_ms: float, n: int

@@ -90,7 +90,6 @@ class Mps(Accelerator):
     type = "mps"
     label = "MPS"
     has_float64 = False
-    resolution_ns = 1000  # assumed: no document states it
     out_of_memory = r"\bMPS\b"
 
     def __init__(self) -> None:
@@ -183,7 +182,6 @@ class Xpu(Accelerator):
 
     type = "xpu"
     label = "XPU"
-    resolution_ns = 1000  # assumed: it depends on the device's timer
     profiler = ProfilerNames(
         activity="XPU",
         type_numbers=(12,),

@@ -18,8 +18,6 @@ class Cuda(Device):
 
     type = "cuda"
     label = "CUDA"
-    # Event times have a resolution of about 0.5 µs (CUDA runtime API, cudaEventElapsedTime).
-    resolution_ns = 500
     profiler = ProfilerNames(
         activity="CUDA",
         type_numbers=(1, 6),  # CUDA, HIP

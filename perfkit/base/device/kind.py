@@ -60,7 +60,6 @@ class Device:
     Attributes:
         type: torch's name of the device type, e.g. ``"cuda"``.
         label: its name in words, e.g. ``"CUDA"``.
-        resolution_ns: the smallest difference that its events show, in nanoseconds.
         profiler: what the profiler calls things there; None without device activity.
         alloc_call, free_call: the calls with which the allocator takes memory from the device and
             gives it back, for messages.
@@ -75,7 +74,6 @@ class Device:
 
     type: str = "cpu"
     label: str = "CPU"
-    resolution_ns: int = 1
     profiler: ProfilerNames | None = None
     alloc_call: str = "allocation"
     free_call: str = "free"

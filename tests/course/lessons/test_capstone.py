@@ -264,7 +264,7 @@ def test_the_puzzles_accept_what_is_right_and_refuse_the_rest() -> None:
 class _Clock:
     """A clock that moves only when a program says so."""
 
-    device, resolution_ns = "cpu", 1
+    device = "cpu"
 
     def __init__(self) -> None:
         self.ns = 0
