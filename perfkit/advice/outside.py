@@ -138,7 +138,7 @@ def outside(elsewhere: Elsewhere | None, *, compile_s: float = 0.0) -> list[Find
     # an evaluation now and then, and once more after the last step, is one thing
     groups: dict[str, list[Stretch]] = {}
     for stretch in elsewhere.stretches:
-        groups.setdefault(stretch.place or stretch.when, []).append(stretch)
+        groups.setdefault(stretch.below or stretch.place or stretch.when, []).append(stretch)
     least_s = max(_LEAST_SHARE * elsewhere.region_s, _LEAST_S)
     spent = [(one, sum(s.seconds for s in one)) for one in groups.values()]
     large = [one for one, s in spent if s >= least_s and compile_s < s / 2]

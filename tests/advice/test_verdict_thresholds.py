@@ -418,6 +418,10 @@ def test_long_steps_that_evaluate_are_called_so_in_headline_and_finding(phases: 
     assert found.title.endswith(": evaluation")
     assert ("inference_mode" in found.what_to_do) is (not phases)
     assert found.line == "t.py:9: run()"  # the call that is to be made less often
+    # the first step runs the same line, and evaluates nothing
+    first = dataclasses.replace(told, when="before the first step ended", numbers=(1,), phases=())
+    both = [f.title for f in outside(Elsewhere(20.0, 1.0, (after, first)))]
+    assert both[0] == "30 % of the time is spent after the last step: evaluation"
     plays = dataclasses.replace(told, source="action = policy(state)")
     assert Elsewhere(8.0, 1.0, (plays,)).headline() == "75 % of the time is in steps 61 and 121."
 
