@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from perfkit.base.arguments import check_function, check_seconds, check_whole, shown
 from perfkit.base.budget import scaled
@@ -37,10 +36,8 @@ from perfkit.base.words import (
     plural,
 )
 from perfkit.measure.clock import Clock, clock_in_use
-from perfkit.measure.paired import FEWEST, Interval, Looks, ratio_interval
+from perfkit.measure.paired import FEWEST, Array, Interval, Looks, ratio_interval
 from perfkit.measure.summary import Summary, drift_of, summarize
-
-__all__ = ["Comparison", "Interval", "compare", "ratio_interval"]
 
 # One letter of ABBA lasts at least this long: long compared with a timer interrupt and the loop's
 # own cost (about 30 ns per call), short compared with changes of the machine.
@@ -61,8 +58,6 @@ _REPEATS_SHARE = 0.35
 _OVERRUN = 1.2
 _WIDE_INTERVAL = 0.10
 _WIDE_SPREAD = 0.25
-
-_Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -394,7 +389,7 @@ def sentence(names: tuple[str, str], interval: Interval) -> str:
 
 
 def doubts(
-    a: _Array, b: _Array, interval: Interval, *, busy: str = "", over: str = ""
+    a: Array, b: Array, interval: Interval, *, busy: str = "", over: str = ""
 ) -> tuple[str, ...]:
     """Reasons to doubt the interval of two arms, in one sentence; empty if there are none."""
     found = [busy.rstrip(".")] if busy else []
@@ -420,7 +415,7 @@ def doubts(
     return ("; ".join(found),) if found else ()
 
 
-def _spread(a: _Array, b: _Array) -> float:
+def _spread(a: Array, b: Array) -> float:
     """Spread of the blocks' own ratios: what remains after slow changes have cancelled."""
     means = a.mean(axis=1), b.mean(axis=1)
     usable = (means[0] > 0) & (means[1] > 0)

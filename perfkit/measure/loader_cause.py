@@ -54,10 +54,6 @@ class LoaderCause:
     formula: str
     doubts: tuple[str, ...] = ()
 
-    def sentence(self) -> str:
-        """The cause and its first evidence."""
-        return f"{self.title}: {self.evidence[0]}."
-
 
 def loader_cause(
     stats: DataLoaderStats | None, *, lost: float, loads: float = 1.0

@@ -27,7 +27,7 @@ _RECENT = 200
 Points = tuple[list[float], list[float], list[float]]
 """Step numbers from 1, durations and data waits in milliseconds."""
 
-_Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.float64]
 # A row: step and data wait, each of PHASES, garbage collections; all in ns.
 _N = 2 + len(PHASES) + 1
 _NOTHING = (0,) * (_N - 2)
@@ -44,10 +44,10 @@ class Steps:
     """
 
     numbers: npt.NDArray[np.int64]
-    step_ms: _Array
-    wait_ms: _Array
-    phase_ms: dict[str, _Array]
-    gc_ms: _Array
+    step_ms: Array
+    wait_ms: Array
+    phase_ms: dict[str, Array]
+    gc_ms: Array
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -62,7 +62,7 @@ class Steps:
         return Steps(numbers, step_ms, wait_ms, phase_ms, self.gc_ms[rows])
 
 
-def means_of_neighbours(rows: _Array, at_most: int) -> _Array:
+def means_of_neighbours(rows: Array, at_most: int) -> Array:
     if len(rows) <= at_most:
         return rows
     edges = np.linspace(0, len(rows), at_most + 1).astype(int)[:-1]

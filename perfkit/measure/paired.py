@@ -40,7 +40,7 @@ _MOST = 1500
 # Each look of :class:`Looks` comes after this many times the blocks of the one before.
 _GROWTH = 1.5
 
-_Array = npt.NDArray[np.float64]
+Array = npt.NDArray[np.float64]
 
 
 class Looks:
@@ -104,8 +104,8 @@ class Interval:
 
 
 def ratio_interval(
-    first: Sequence[float] | Sequence[Sequence[float]] | _Array,
-    second: Sequence[float] | Sequence[Sequence[float]] | _Array,
+    first: Sequence[float] | Sequence[Sequence[float]] | Array,
+    second: Sequence[float] | Sequence[Sequence[float]] | Array,
     *,
     confidence: float = _CONFIDENCE,
 ) -> Interval:
@@ -142,7 +142,7 @@ def ratio_interval(
     return Interval(math.exp(centre), math.exp(low), math.exp(high), confidence, n)
 
 
-def _centre(own: _Array, confidence: float) -> tuple[float, float, float]:
+def _centre(own: Array, confidence: float) -> tuple[float, float, float]:
     """Centre of three or more log ratios, with its interval."""
     if len(own) > _MOST:
         own = np.array([part.mean() for part in np.array_split(own, _MOST)])

@@ -55,7 +55,6 @@ _N = len(PHASES) + 2
 _BACK, _ON = -1, -2
 # In these a module's forward pass is a part of something else.
 _INSIDE = frozenset((_FORWARD, _BACKWARD, _LOOK, _EVALUATION))
-_ZEROS = (0,) * len(PHASES)
 # So many modules called from outside of a module between two updates are too dear to tell apart, if
 # that costs more than this share of the step. 80 µs a call is the upper end of what
 # tests/bench/phases_cost.py saw on a busy machine (median 33 to 43 µs).
@@ -67,8 +66,7 @@ _MOST_COST = 0.02
 class Phases:
     """Adds up the time of the thread that started it, by phase, from the first of them on.
 
-    It cannot raise into the program: where it fails it takes its hooks away, and :attr:`failure`
-    says why.
+    It cannot raise into the program: where it fails it does no more, and :attr:`failure` says why.
     """
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -77,7 +75,6 @@ class Phases:
         self._instrument = Instrument("the phases of the steps", switch_off=self._silence)
         self._thread_id = 0
         self._undo: list[Callable[[], object]] = []
-        self._may_go: tuple[Callable[[], object], ...] = ()
         self._may_rest: tuple[Callable[[], object], ...] = ()
         self._ns = [0] * _N
         self._phase = _OTHER
@@ -165,10 +162,9 @@ class Phases:
         backward = self._event(self._backward_begins, (_BACKWARD, _EVALUATION))
         undo.append(torch_compat.watch_backward(backward))
         undo.append(torch_compat.watch_saves(self._event(self._saves, (_CHECKPOINT,))))
-        self._may_rest = self._may_go = tuple(undo)
+        self._may_rest = tuple(undo)
         fetch = self._event(self._fetches, (_DATA, _EVALUATION, _LOOK))
         undo.append(torch_compat.watch_loader_iterators(fetch))
-        self._may_go = tuple(undo)  # at any time
         step = self._event(self._optimizer_begins, (_EVALUATION,), compiles)
         undo.append(optimizer.register_optimizer_step_pre_hook(step).remove)
         self._may_rest += (undo[-1],)
@@ -214,14 +210,13 @@ class Phases:
     def _silence(self) -> None:
         """Maybe within torch's loop over the hooks of optimizers, which stay."""
         self._thread_id = 0  # and do nothing, as in a thread that is not watched
-        for call in self._may_go:
-            with suppress(Exception):  # the failure is known; the others go all the same
-                call()
+        with suppress(Exception):  # the failure is known
+            self._outer.stop()
 
     def _unhook(self) -> None:
         self._thread_id, self.is_on = 0, False
         self._instrument.take_back(self._undo)
-        self._may_go = self._may_rest = ()
+        self._may_rest = ()
         self._end_fetch_event = self._leave_event = nothing
 
     def rest(self) -> None:
@@ -254,7 +249,7 @@ class Phases:
         self._n_calls = self._most_calls = self._waited = 0
         ns = self._ns
         taken = tuple(ns[: len(PHASES)])
-        ns[: len(PHASES)] = _ZEROS
+        ns[: len(PHASES)] = (0,) * len(PHASES)
         return taken
 
     def skip(self, now_ns: int) -> None:

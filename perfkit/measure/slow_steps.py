@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from perfkit.base.words import fmt_ms, fmt_share
-from perfkit.measure.meter import Steps
+from perfkit.measure.meter import Array, Steps
 from perfkit.measure.phases import PHASE_WORDS
 
-_Array = npt.NDArray[np.float64]
 _Mask = npt.NDArray[np.bool_]
 
 # A mean far above the median: long steps at intervals, such as from workers that deliver in bursts.
@@ -38,7 +37,7 @@ _LEAST_IN_EPOCH = 10
 _SLOWER_FROM = 1.1
 
 
-def stands_out(step_ms: _Array, median: float) -> _Mask:
+def stands_out(step_ms: Array, median: float) -> _Mask:
     """Which steps are slow, beyond the run's own spread; none where they cost little."""
     if float(step_ms.mean()) > _UNEVEN_FROM * median > 0:
         return np.asarray(step_ms > _LONG_FROM * median)
@@ -120,6 +119,6 @@ def _most_of(steps: Steps, some: _Mask) -> tuple[str, float]:
     return phase, more_ms
 
 
-def _more(column: _Array, some: _Mask) -> float:
+def _more(column: Array, some: _Mask) -> float:
     """What these steps usually have more than the others."""
     return float(np.median(column[some]) - np.median(column[~some]))

@@ -8,9 +8,10 @@ correlated; the interval is widened accordingly.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,7 +62,7 @@ class Summary(Shown):
     warnings: tuple[str, ...] = ()
 
 
-def summarize(values: Iterable[float] | npt.ArrayLike, *, unit: str = "ms") -> Summary:
+def summarize(values: Sequence[float] | npt.NDArray[Any], *, unit: str = "ms") -> Summary:
     """Summarise values in the order in which they were measured.
 
     The interval runs between two order statistics (David and Nagaraja, Order Statistics, 7.1),
@@ -72,10 +73,12 @@ def summarize(values: Iterable[float] | npt.ArrayLike, *, unit: str = "ms") -> S
         values: measurements in time order, all finite and ≥ 0.
 
     Raises:
-        UsageError: there are no values, or one is negative or not finite.
+        UsageError: there are no values.
     """
-    data = _checked(values)
+    data = np.asarray(values, dtype=np.float64)
     n = len(data)
+    if not n:
+        raise UsageError("there is nothing to summarise: no value was measured")
     ordered = np.sort(data)
     rank, reached = _lower_rank(n)
     centre = (n + 1) / 2
@@ -100,22 +103,6 @@ def drift_of(values: npt.ArrayLike) -> Trend | None:
     if found is None or not found.clear or abs(found.relative) < DRIFT_FROM:
         return None
     return found
-
-
-def _checked(values: Iterable[float] | npt.ArrayLike) -> npt.NDArray[np.float64]:
-    listed = values if isinstance(values, np.ndarray) else list(values)  # type: ignore[arg-type]
-    try:
-        data = np.asarray(listed, dtype=np.float64).ravel()
-    except (TypeError, ValueError):
-        raise UsageError(
-            f"summarize needs numbers, got {type(listed[0]).__name__} among the values"
-        ) from None
-    if len(data) == 0:
-        raise UsageError("there is nothing to summarise: no value was measured")
-    if not np.isfinite(data).all() or (data < 0).any():
-        bad = data[~(np.isfinite(data) & (data >= 0))][0]
-        raise UsageError(f"a measurement cannot be {bad}: all values must be finite and ≥ 0")
-    return data
 
 
 def _lower_rank(n: int) -> tuple[int, float]:

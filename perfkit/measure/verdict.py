@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from perfkit.base.device import in_use
 from perfkit.base.display import Shown
@@ -21,7 +20,7 @@ from perfkit.base.words import fmt_bound, fmt_bytes, fmt_ms, fmt_share, plural, 
 from perfkit.measure import slow_steps
 from perfkit.measure.loader_cause import LoaderCause, loader_cause
 from perfkit.measure.memory_looks import Footprint, Rise, rise
-from perfkit.measure.meter import Steps, means_of_neighbours
+from perfkit.measure.meter import Array, Steps, means_of_neighbours
 from perfkit.measure.paired import t_quantile
 from perfkit.measure.phases import PHASES
 from perfkit.measure.summary import DATA_BOUND_FROM, PARTLY_FROM, Summary, drift_of, summarize
@@ -45,8 +44,6 @@ _GROWING = {"allocated": "allocated memory", "resident": "memory in use (malloc)
 _SHARE_BINS = 20
 _CURVE_POINTS = 2000
 _CONFIDENCE = 0.95
-
-_Array = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,11 +114,11 @@ class RunCurve:
         numbers: step numbers from 1; the first step of each epoch is left out.
     """
 
-    numbers: _Array
-    step_ms: _Array
-    wait_ms: _Array
-    memory_numbers: _Array
-    memory_bytes: _Array
+    numbers: Array
+    step_ms: Array
+    wait_ms: Array
+    memory_numbers: Array
+    memory_bytes: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -354,7 +351,7 @@ def _sentence(facts: RunFacts, steps: Steps, run: RunSummary) -> str:
             f"the first batch took {fmt_ms(float(np.median(run.starts_ms)))} {times} "
             f"({fmt_share(starting_ms / 1e3 / run.wall_s)} of the run)"
         )
-    because = "" if why is None else f" {why.sentence()}"
+    because = "" if why is None else f" {why.title}: {why.evidence[0]}."
     return f"{first}{'; '.join(parts)}.{because}{_growth(steps, run.drift, run.memory)}"
 
 

@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-
-class Hit(NamedTuple):
-    """A call that waits if all of ``needs`` are on the device."""
-
-    entry: str
-    needs: Sequence[Any]
-
-
-Rule = Callable[[Sequence[Any], Mapping[str, Any]], Hit | None]
+# the entry of a call that waits, and what must be on the device for it
+_Hit = tuple[str, Sequence[Any]]
+Rule = Callable[[Sequence[Any], Mapping[str, Any]], _Hit | None]
 
 #: Python-level calls that read a tensor to the host -> entry of the catalogue. Several leave no
 #: operator behind on a CPU (``tolist``, ``cpu``, ``numpy``, printing).
@@ -42,7 +36,7 @@ API_READS: Mapping[str, str] = {
 
 def _reads(entry: str, position: int = 0) -> Rule:
     """The rule of an operator that waits for the value of the argument at this position."""
-    return lambda args, kwargs: Hit(entry, args[position : position + 1])
+    return lambda args, kwargs: (entry, args[position : position + 1])
 
 
 def _masks(indices: Sequence[Any]) -> list[Any]:
@@ -50,12 +44,12 @@ def _masks(indices: Sequence[Any]) -> list[Any]:
     return [i for i in indices if i is not None and str(i.dtype) in {"torch.bool", "torch.uint8"}]
 
 
-def _index(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
+def _index(args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Hit | None:
     masks = _masks(args[1])
-    return Hit("index", masks) if masks else None
+    return ("index", masks) if masks else None
 
 
-def _index_put(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
+def _index_put(args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Hit | None:
     masks = _masks(args[1])
     if not masks:
         return None
@@ -63,13 +57,13 @@ def _index_put(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
     only_one_mask = len(masks) == 1 == sum(i is not None for i in args[1])
     if only_one_mask and not accumulate and args[2].numel() == 1:
         # a number on the host makes it a masked_fill (canDispatchToMaskedFill)
-        return Hit("index_put_value", [*masks, args[2]])
-    return Hit("index_put", masks)
+        return "index_put_value", [*masks, args[2]]
+    return "index_put", masks
 
 
-def _repeat_interleave(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hit | None:
+def _repeat_interleave(args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Hit | None:
     known = kwargs.get("output_size", args[1] if len(args) > 1 else None)
-    return None if known is not None else Hit("repeat_interleave", args[:1])
+    return None if known is not None else ("repeat_interleave", args[:1])
 
 
 # entry -> the operators that wait for the value of their first argument

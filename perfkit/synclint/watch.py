@@ -39,7 +39,6 @@ from perfkit.synclint.sites import Site, is_literal_cpu, library_between, run_by
 if TYPE_CHECKING:
     from perfkit.synclint.reality import Tracer
 
-_TO_HOST, _TO_DEVICE = "cpu", "cuda"  # methods of a tensor
 _Tensor = torch.Tensor
 _NO_LABEL: AbstractContextManager[Any] = nullcontext()
 _MODULE_FILE = sys.modules["torch.nn.modules.module"].__file__
@@ -412,7 +411,7 @@ class SyncWatch:
         if rule is not None and not self._reading and self._api not in _CHECKED_ON_A_CPU:
             hit = rule(args, kwargs)
             if hit is not None:
-                self.hit(hit.entry, hit.needs, sys._getframe())
+                self.hit(*hit, sys._getframe())
         if self._fetching:  # what comes of a tensor that was put on the device is there, too
             for spot in self._spots(_tensors((result,))):
                 spot.place()
@@ -608,8 +607,8 @@ class SyncWatch:
         target, source = _target(call.args, call.kwargs), call.source
         if isinstance(target, _Tensor):
             self._devices[id(target)] = target, self._spot(target)
-        to_host = call.name == _TO_HOST
-        if not to_host and call.name != _TO_DEVICE:
+        to_host = call.name == "cpu"
+        if not to_host and call.name != "cuda":
             where = target.device if isinstance(target, _Tensor) else torch.device(target)
             to_host = is_literal_cpu(call.frame, target) or (
                 self._is_on_gpu(source) and where.type == "cpu"
@@ -698,7 +697,7 @@ def _moves(name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:
         return isinstance(_target(args, kwargs), str | int | torch.device | _Tensor)
     if name in ("as_tensor", "asarray"):
         return bool(args) and isinstance(args[0], _Tensor) and kwargs.get("device") is not None
-    return name in (_TO_HOST, _TO_DEVICE)
+    return name in ("cpu", "cuda")
 
 
 def _tensors(values: Any) -> list[Any]:

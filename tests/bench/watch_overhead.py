@@ -23,7 +23,7 @@ import numpy as np
 from jupyter_client.manager import KernelManager
 
 from perfkit.base.machine import stamp
-from perfkit.measure.compare import ratio_interval
+from perfkit.measure.paired import ratio_interval
 
 _MARK = "perfkit-bench:"
 # 10 turns of 10 steps: a round is a second of each arm, a whole number of everybody's updates.

@@ -19,7 +19,7 @@ from perfkit.experiment.compare._grid import grid_of
 from perfkit.experiment.compare.batch import _search, largest_batch
 from perfkit.experiment.compare.knee import knee_of
 from perfkit.experiment.compare.sweep import sweep
-from perfkit.measure.compare import Interval
+from perfkit.measure.paired import Interval
 
 pytestmark = pytest.mark.slow
 

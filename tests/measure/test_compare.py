@@ -14,8 +14,8 @@ import pytest
 from perfkit.base.errors import UsageError
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
 from perfkit.base.words import fmt_share
-from perfkit.measure.compare import Interval, compare, doubts, sentence
-from perfkit.measure.paired import ratio_interval
+from perfkit.measure.compare import compare, doubts, sentence
+from perfkit.measure.paired import Interval, ratio_interval
 
 
 @pytest.fixture(autouse=True)

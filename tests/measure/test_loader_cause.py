@@ -35,9 +35,9 @@ def test_slow_code():
     cause = loader_cause(use(), lost=0.75)
     assert cause is not None
     assert cause.kind == "code"
-    assert cause.sentence() == (
-        "The workers' own code is slow, and no core is free for more workers: each of 2 workers "
-        "computes for 96 % of the time, and 0.4 of 8 cores have nothing to do."
+    assert cause.title == "The workers' own code is slow, and no core is free for more workers"
+    assert cause.evidence[0] == (
+        "each of 2 workers computes for 96 % of the time, and 0.4 of 8 cores have nothing to do"
     )
     assert cause.gain_at_most == pytest.approx(4.0)
     assert cause.formula == "4.0× at most: 1 / max(0.00, 0.25), if loading took no time"

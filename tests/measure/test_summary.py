@@ -87,15 +87,9 @@ def test_no_drift_is_told_where_there_is_none() -> None:
     assert told <= 0.03 * 200
 
 
-@pytest.mark.parametrize("values", [[], [1, math.nan], [1, math.inf], [1, -1], ["x"]])
-def test_what_cannot_be_a_measurement_is_refused(values: list[float]) -> None:
+def test_nothing_cannot_be_summarised() -> None:
     with pytest.raises(UsageError):
-        summarize(values)
-
-
-def test_takes_arrays_and_iterators() -> None:
-    assert summarize(np.array([[1.0, 2.0], [3.0, 4.0]])).n == 4
-    assert summarize(x for x in (1.0, 2.0)).median == 1.5
+        summarize([])
 
 
 def test_many_equal_values_have_no_interval() -> None:

@@ -48,8 +48,8 @@ def test_which_calls_wait(
         assert hit is None
         return
     assert hit is not None
-    assert hit.entry == entry
-    assert [id(one) for one in hit.needs] == [id(one) for one in waits_for]
+    assert hit[0] == entry
+    assert [id(one) for one in hit[1]] == [id(one) for one in waits_for]
 
 
 def test_an_operator_that_torch_tags_waits_and_others_do_not() -> None:

@@ -34,7 +34,7 @@ from perfkit.course.lessons.lesson_01_measure.pictures import (
     draw_first_steps,
 )
 from perfkit.course.lessons.lesson_01_measure.slowing_machine import SlowingMachine
-from perfkit.measure.compare import ratio_interval
+from perfkit.measure.paired import ratio_interval
 from perfkit.measure.summary import summarize
 
 Call = Callable[[], Any]

@@ -20,7 +20,7 @@ from perfkit.base.machine import stamp
 from perfkit.base.scratch import scratch_folder
 from perfkit.base.words import fmt_count, fmt_interval, fmt_ms, fmt_ratio, fmt_us, plural
 from perfkit.measure.clock import clock_in_use
-from perfkit.measure.compare import Interval, ratio_interval
+from perfkit.measure.paired import Interval, ratio_interval
 from perfkit.measure.summary import Summary, summarize
 from perfkit.show.document import Document, Table, document_for
 from perfkit.trace.record.profiler import quiet_profiler
