@@ -54,9 +54,7 @@ class SampleCounter:
                 found = batch
                 for get, key in path:
                     found = get(found, key)
-                size = int(found.shape[0])
-                if size >= 0:
-                    return size
+                return int(found.shape[0])
             except Exception:  # another kind of batch: look again
                 self._path = None
         try:
@@ -68,8 +66,8 @@ class SampleCounter:
             for path, part in _parts(batch):
                 shape = part.shape
                 if isinstance(shape, tuple) and shape and isinstance(shape[0], int):
-                    self._path = path if shape[0] >= 0 else None
-                    return shape[0] if shape[0] >= 0 else None
+                    self._path = path
+                    return shape[0]
         except Exception:
             self._path = None
         return None

@@ -37,7 +37,7 @@ from perfkit.base.words import (
 )
 from perfkit.measure.clock import Clock, clock_in_use
 from perfkit.measure.paired import FEWEST, Array, Interval, Looks, ratio_interval
-from perfkit.measure.summary import Summary, drift_of, summarize
+from perfkit.measure.summary import WIDE_SPREAD, Summary, drift_of, summarize
 
 # One letter of ABBA lasts at least this long: long compared with a timer interrupt and the loop's
 # own cost (about 30 ns per call), short compared with changes of the machine.
@@ -57,7 +57,6 @@ _WARM_UP_SHARE = 0.25
 _REPEATS_SHARE = 0.35
 _OVERRUN = 1.2
 _WIDE_INTERVAL = 0.10
-_WIDE_SPREAD = 0.25
 
 
 @dataclass(frozen=True)
@@ -403,7 +402,7 @@ def doubts(
             "ratio"
         )
     spread = _spread(a, b)
-    if spread > _WIDE_SPREAD and not busy:
+    if spread > WIDE_SPREAD and not busy:
         found.append(
             f"unsteady: the ratio of the middle half of the blocks spans {fmt_share(spread)}"
         )

@@ -26,7 +26,7 @@ from perfkit.base.words import fmt_chosen_share, fmt_ratio, fmt_share
 DATA_BOUND_FROM, PARTLY_FROM = 0.5, 0.2
 # The middle half of the values spans more than a quarter of the median: torch.utils.benchmark
 # (utils/common.py, _IQR_GROSS_WARN_THRESHOLD) calls this a gross spread.
-_WIDE_SPREAD = 0.25
+WIDE_SPREAD = 0.25
 _CONFIDENCE = 0.95
 # A change of less than 5 % over the series is lost in the usual noise of a step.
 DRIFT_FROM = 0.05
@@ -169,7 +169,7 @@ def _doubts(
         )
     lower, upper = np.quantile(ordered, [0.25, 0.75])
     spread = float(upper - lower) / median
-    if spread > _WIDE_SPREAD:
+    if spread > WIDE_SPREAD:
         yield f"wide spread: the middle half of the values spans {fmt_share(spread)} of the median"
     drift = drift_of(data)
     if drift is not None:

@@ -142,12 +142,12 @@ def runs_only_without_gpu(file: str, line: int) -> bool:
     ``torch.cuda.is_available()``, also after ``not``. A question about a tensor (``x.is_cuda``,
     ``x.device.type``) is not one about the machine: a batch is on the host first with a GPU, too.
     """
-    spans = _spans(file, tuple(linecache.getlines(file)))
+    spans = _spans(tuple(linecache.getlines(file)))
     return any(first <= line <= last for first, last in spans)
 
 
 @functools.lru_cache(maxsize=32)
-def _spans(file: str, lines: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+def _spans(lines: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
     """First and last lines of the branches that no GPU takes."""
     try:
         tree = ast.parse("".join(lines))
@@ -155,8 +155,7 @@ def _spans(file: str, lines: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
         return ()
     spans = []
     for node in ast.walk(tree):
-        gpu = _asks(node.test) if isinstance(node, ast.If) else None
-        if isinstance(node, ast.If) and gpu is not None:
+        if isinstance(node, ast.If) and (gpu := _asks(node.test)) is not None:
             branch = node.orelse if gpu else node.body
             spans += [(one.lineno, one.end_lineno or one.lineno) for one in branch]
     return tuple(spans)

@@ -170,8 +170,6 @@ class SyncWatch:
                     SyncWatch._active = self
                 with self.instrument.guard("starting"):  # the step runs unwatched
                     self._start()
-                if not self.instrument.is_on:
-                    self._release()
         except BaseException:
             if SyncWatch._active is self:  # Ctrl-C meanwhile
                 self._stack.close()
