@@ -22,7 +22,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from perfkit.base.errors import MeasurementError, UsageError
+from perfkit.base.errors import MeasurementError
 
 #: Ranks of five blocks cannot reach 95 %: all five agree by chance in 6 % of cases.
 FEWEST = 6
@@ -120,14 +120,9 @@ def ratio_interval(
             same block order.
 
     Raises:
-        UsageError: the arms have different shapes or are empty.
         MeasurementError: no block has positive times for both.
     """
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    if a.ndim not in (1, 2) or a.shape != b.shape or a.size == 0:
-        raise UsageError(
-            f"both arms need the same blocks, or blocks × letters: got {a.shape} and {b.shape}"
-        )
     a, b = a.reshape(len(a), -1), b.reshape(len(b), -1)
     usable = (a > 0).all(axis=1) & (b > 0).all(axis=1)
     if not usable.any():
