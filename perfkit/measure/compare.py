@@ -41,7 +41,7 @@ from perfkit.measure.summary import WIDE_SPREAD, Summary, drift_of, summarize
 
 # One letter of ABBA lasts at least this long: long compared with a timer interrupt and the loop's
 # own cost (about 30 ns per call), short compared with changes of the machine.
-_LETTER_NS = 5_000_000
+_LETTER_MS = 5.0
 _MOST_REPEATS = 10_000_000
 _LONGEST_NAME = 60
 # A trial that seems long enough may have been interrupted: the shortest of so many counts, each a
@@ -289,28 +289,25 @@ def _repeats(
     enough: Callable[[], bool],
 ) -> tuple[int, int]:
     """How many calls of each make a letter long compared with clock ticks and interruptions."""
-    wanted_ms = _LETTER_NS / 1e6
-    if min(calls_ms) >= _SURELY_LONG * wanted_ms:
+    if min(calls_ms) >= _SURELY_LONG * _LETTER_MS:
         return 1, 1
-    a_ms, b_ms = (_per_call_ms(one, wanted_ms, clock, enough) for one in (a, b))
+    a_ms, b_ms = (_per_call_ms(one, clock, enough) for one in (a, b))
     if max(a_ms, b_ms) <= _ALIKE * min(a_ms, b_ms):
         a_ms = b_ms = min(a_ms, b_ms)
     first, second = (
-        min(max(math.ceil(wanted_ms / call_ms), 1), _MOST_REPEATS) if call_ms else _MOST_REPEATS
+        min(max(math.ceil(_LETTER_MS / call_ms), 1), _MOST_REPEATS) if call_ms else _MOST_REPEATS
         for call_ms in (a_ms, b_ms)
     )
     return first, second
 
 
-def _per_call_ms(
-    function: Callable[[], object], wanted_ms: float, clock: Clock, enough: Callable[[], bool]
-) -> float:
+def _per_call_ms(function: Callable[[], object], clock: Clock, enough: Callable[[], bool]) -> float:
     """How long one uninterrupted call takes; 0 if the clock cannot resolve it."""
-    short_ms, count = wanted_ms / 10, 1
+    short_ms, count = _LETTER_MS / 10, 1
     while True:
         took_ms = _time(function, count, clock)
         for _ in range(_TRIALS - 1):
-            if not short_ms <= took_ms < _SURELY_LONG * wanted_ms or enough():
+            if not short_ms <= took_ms < _SURELY_LONG * _LETTER_MS or enough():
                 break
             took_ms = min(took_ms, _time(function, count, clock))
         if took_ms >= short_ms or count >= _MOST_REPEATS:

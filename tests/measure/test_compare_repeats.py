@@ -11,8 +11,6 @@ from perfkit.measure.compare import _per_call_ms, _repeats, compare
 
 from .conftest import FakeClock
 
-WANTED_MS = 10.0
-
 
 def calls_made(clock: FakeClock, took_ms: float, enough_after: int = 10_000) -> int:
     """How many calls it takes to find out how long one takes."""
@@ -23,16 +21,16 @@ def calls_made(clock: FakeClock, took_ms: float, enough_after: int = 10_000) -> 
         clock.advance_ms(took_ms)
         made += 1
 
-    _per_call_ms(call, WANTED_MS, clock, lambda: made >= enough_after)
+    _per_call_ms(call, clock, lambda: made >= enough_after)
     return made
 
 
 @pytest.mark.parametrize(
     ("took_ms", "n"),
     [
-        (1.0, 3),  # a tenth of a letter: the shortest of three
-        (199.0, 3),
-        (200.0, 1),  # no interruption takes so long
+        (0.5, 3),  # a tenth of a letter: the shortest of three
+        (99.0, 3),
+        (100.0, 1),  # no interruption takes so long
     ],
 )
 def test_long_calls_are_tried_less_often(clock: FakeClock, took_ms: float, n: int) -> None:
@@ -40,15 +38,15 @@ def test_long_calls_are_tried_less_often(clock: FakeClock, took_ms: float, n: in
 
 
 def test_trials_end_where_there_is_no_time_for_them(clock: FakeClock) -> None:
-    assert calls_made(clock, 1.0, enough_after=2) == 2
+    assert calls_made(clock, 0.5, enough_after=2) == 2
 
 
 def test_short_calls_are_tried_in_groups_of_at_most_ten_times_as_many(clock: FakeClock) -> None:
     """A tenth of a letter is the goal, and a fifth beyond it the aim."""
-    assert calls_made(clock, 0.1) == 1 + 3 * 10
-    assert calls_made(clock, 0.01) == 1 + 10 + 3 * 100
-    assert calls_made(clock, 0.09) == 1 + 10 + 3 * 14  # ten take 0.9 ms: 10 · 1.2 / 0.9
-    assert calls_made(clock, 0.99) == 1 + 3 * 2
+    assert calls_made(clock, 0.05) == 1 + 3 * 10
+    assert calls_made(clock, 0.005) == 1 + 10 + 3 * 100
+    assert calls_made(clock, 0.045) == 1 + 10 + 3 * 14  # ten take 0.45 ms: 10 · 1.2 / 0.9
+    assert calls_made(clock, 0.495) == 1 + 3 * 2
 
 
 def test_an_interrupted_trial_does_not_count(clock: FakeClock) -> None:
@@ -57,7 +55,7 @@ def test_an_interrupted_trial_does_not_count(clock: FakeClock) -> None:
     def call() -> None:
         clock.advance_ms(next(made, 5.0))
 
-    assert _per_call_ms(call, WANTED_MS, clock, lambda: False) == 1.0
+    assert _per_call_ms(call, clock, lambda: False) == 1.0
 
 
 def repeats_of(
