@@ -137,6 +137,8 @@ class MadeAgain:
             self.stop(n * (n > self._before[0]))  # else the run ends within it
             return False
         n_before, before_s, worked_s = self._before
+        if n == n_before:  # asked again as the run ends
+            return False
         if not n_before:  # what it needs of memory is not to look like a rise in later steps
             for frame in self._callers():
                 if is_user_code(frame.f_code.co_filename):

@@ -19,9 +19,13 @@ from perfkit.script.run_watch import RunWatch
 _STEPS = 36
 
 
-def _train(model: nn.Module, loss_of: Callable[[nn.Module, Tensor], Tensor] | None = None) -> None:
+def _train(
+    model: nn.Module,
+    loss_of: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    n_steps: int = _STEPS,
+) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    for step in range(_STEPS):
+    for step in range(n_steps):
         x = torch.randn(8 + (step == 20), 48)
         loss = model(x).square().mean() if loss_of is None else loss_of(model, x)
         optimizer.zero_grad()
@@ -193,6 +197,11 @@ def test_two_results_that_differ_or_a_pass_that_is_run_again_are_not_found(
     dropout = nn.Dropout(0.1 * (loss_of is _twice))  # two masks: SimCSE, R-Drop
     model = nn.Sequential(nn.Linear(48, 2000), dropout, nn.Linear(2000, 2000))
     assert _found(lambda: _train(model, loss_of), "made-again", "called-twice") == []
+
+
+def test_a_run_that_ends_as_a_look_is_due_fails_in_nothing() -> None:
+    model = nn.Linear(48, 4)
+    assert _found(lambda: _train(model, n_steps=32)) == []  # and no failure
 
 
 def test_a_profile_function_of_the_programs_own_stays_and_none_is_left() -> None:
