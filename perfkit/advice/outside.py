@@ -69,10 +69,7 @@ _SET_UP = (
 )
 _BY_PHASE = {"evaluation": _LARGER, "checkpoint": _CHECKPOINT, "data wait": _DATA}
 _RUNS_A_MODEL = ("evaluation", "forward", "backward", "optimizer")
-_BEFORE_TRAINING = (
-    "# passes before the first step (a first evaluation, a check): over fewer batches, and\n"
-    "with torch.inference_mode():  # where nothing is trained yet\n    ..."
-)
+_BEFORE_TRAINING = "# passes before the first step: over fewer batches, in torch.inference_mode()"
 _PROFILE_IT = "with perfkit.profile() as prof:  # that part by itself\n    ...\nprint(prof)"
 
 # What to do about a line whose work grows.

@@ -134,8 +134,7 @@ def restarted(live: Live) -> Iterator[Finding]:
                 "batches = forever(loader)  # once, before the loop\n"
                 "batch = next(batches)  # in it: each item comes once an epoch",
                 line=only_line_with(r"\bnext\(\s*iter\(") or only_line_with(_LOADER),
-                acts_on=("data wait",),
-                gain=amdahl(share),
+                acts_on=("data wait",),  # no bound: the order is made with the first batch
             )
             continue
         if loader.persistent_workers or not loader.num_workers:

@@ -43,8 +43,7 @@ def made_again(live: Live) -> Iterator[Finding]:
         shown = [source.shown_line(*place) for place in places]
         yield fact(
             "called-twice",
-            f"{two.name} runs {len(two.places)} times a step on the same input, with the same "
-            "result",
+            f"{two.name} runs {len(two.places)} times a step on the same input, with equal results",
             (f"{steps}, at {' and at '.join(shown)}",),
             source.one_call(list(places)),
             line=shown[-1],
@@ -63,9 +62,8 @@ def _once(one: Same) -> str:
     if not one.by_numbers:
         return source.call_before_the_loop(one.called_at, one.code.co_name)
     given = ", ".join(one.code.co_varnames[: one.code.co_argcount])
-    return (
-        f"@functools.cache  # once for each of what it is given\ndef {one.code.co_name}({given}):"
-    )
+    head = f"def {one.code.co_name}({given}):"
+    return f"@functools.cache  # once for each of what it is given\n{head}"
 
 
 def _of_statements(case: Case, one: Same) -> tuple[float, str | None]:
@@ -80,8 +78,7 @@ def _of_statements(case: Case, one: Same) -> tuple[float, str | None]:
 def _of_calls(case: Case, two: Twice) -> tuple[float, None]:
     """The most that all calls but the first take, with their part of the backward pass."""
     later, part = two.later
-    stacks = case.lines.stacks
-    n = sum(count for frames, _, count in stacks if later & {one.place for one in frames})
-    unneeded = 1 - 1 / len(two.places)
+    n = sum(count for frames, _, count in case.lines.stacks if later & {x.place for x in frames})
     most = wilson(n, case.lines.n_samples)[1] * (n >= _LEAST_SAMPLES)
-    return most * part + unneeded * case.shares["backward"] * two.is_trained, None
+    of_backward = case.shares["backward"] * two.is_trained * (1 - 1 / len(two.places))
+    return most * part + of_backward, None
