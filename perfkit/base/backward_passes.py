@@ -30,9 +30,10 @@ class BackwardPasses:
         self._thread_id = threading.get_ident()
         self._task = torch_compat.graph_task_id_reader()
         self.depth = 0
-        self._on_end = on_end
         self._waiting: list[Callable[[], object]] = []
         self._call_waiting = instrument.hook(self._ended_outermost, even_off=True)
+        self._on_end = on_end
+        self._tell = instrument.hook(self._tell_of_the_end)
         self._unwatch = torch_compat.watch_backward(self._begins)
 
     @property
@@ -64,7 +65,11 @@ class BackwardPasses:
         self.depth -= 1
         if self._waiting:
             self._call_waiting()
-        if not self.inside:
+        if self._on_end is not None:
+            self._tell()
+
+    def _tell_of_the_end(self) -> None:
+        if self._on_end is not None and not self.inside:
             self._on_end()
 
     def _ended_outermost(self) -> None:

@@ -11,7 +11,7 @@ import numbers
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from perfkit.base.arguments import check_whole, shown
 from perfkit.base.compiling import leave_uncompiled
@@ -105,10 +105,18 @@ class WatchedRun(Generic[_Batch]):
     def __len__(self) -> int:
         return len(self.loader)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _OF_THE_LOADER:
-            return getattr(self.loader, name)
-        raise AttributeError(f"a watch has no {name!r}; what the loader has is at .loader")
+    dataset: Any
+    batch_size: Any
+    sampler: Any
+    batch_sampler: Any
+    num_workers: Any
+
+    if not TYPE_CHECKING:  # type checkers find misspelt names
+
+        def __getattr__(self, name: str) -> Any:
+            if name in _OF_THE_LOADER:
+                return getattr(self.loader, name)
+            raise AttributeError(f"a watch has no {name!r}; what the loader has is at .loader")
 
     @property
     def total(self) -> int | None:

@@ -84,9 +84,6 @@ class TorchWatch:
         with self._instrument.guard("ending"):
             self.run.stop()
         if not self.left_as_it_is:
-            if self.run.phases.are_sure and self.meter.stride == 1:
-                evaluated_ms = self.meter.steps.phase_ms["evaluation"]
-                self.recorder.log.evaluated_s = (evaluated_ms / 1e3).tolist()
             self.recorder.stop()
 
     def forget(self) -> None:

@@ -160,14 +160,12 @@ class SyncWatch:
 
     def __enter__(self) -> SyncWatch:
         try:
-            with Uninterrupted():
-                with SyncWatch._claim:
-                    if SyncWatch._active is not None:
-                        raise UsageError(
-                            "syncs are already being watched in this process: find_syncs, "
-                            "no_syncs and %synclint cannot be nested; leave the outer one first"
-                        )
-                    SyncWatch._active = self
+            with Uninterrupted(), SyncWatch._claim:
+                if SyncWatch._active is not None:
+                    raise UsageError(
+                        "syncs are already being watched in this process: find_syncs, "
+                        "no_syncs and %synclint cannot be nested; leave the outer one first"
+                    )
                 with self.instrument.guard("starting"):  # the step runs unwatched
                     self._start()
         except BaseException:
@@ -179,6 +177,7 @@ class SyncWatch:
     def _start(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._release)
+            SyncWatch._active = self
             stack.callback(self._switch_off)  # somebody may have replaced ours, and call it
             if self._model is not None:
                 self._seed(self._model)

@@ -222,14 +222,12 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
     excess_s = [end - begin - like_s for begin, end in steps_s]
     ordinary = {frame for x in usual if x.key is not None for frame in x.key.chain}
     times_s = [x.at_s for x in samples if len(usual) >= _LEAST_USUAL]
-    spent_s = log.evaluated_s if len(log.evaluated_s) == len(steps_s) else [0.0] * len(steps_s)
-    each_s = statistics.median(spent_s)
 
     def is_own(i: int) -> bool:
         first, end = (bisect.bisect(times_s, at_s) for at_s in steps_s[i])
         keys = [x.key for x in samples[first:end]]
         n_new = sum(key is not None and not ordinary.issuperset(key.chain) for key in keys)
-        return n_new > _OWN * len(keys) or spent_s[i] - each_s >= _OWN * excess_s[i]
+        return n_new > _OWN * len(keys)
 
     own = [i for i in slow if is_own(i)]
     for some in _by_weight(own, excess_s) + _by_weight(sorted({*slow} - {*own}), excess_s):

@@ -62,7 +62,7 @@ class StepEnds:
         self._is_compiling = torch.compiler.is_compiling
         self._thread_id = threading.get_ident()
         self._graph_task = torch_compat.graph_task_id_reader()
-        self._passes = BackwardPasses(self._instrument, self._instrument.hook(self._passed))
+        self._passes = BackwardPasses(self._instrument, self._passed)
         self._hook = register_optimizer_step_post_hook(self._instrument.hook(self._stepped))
 
     @property

@@ -67,7 +67,6 @@ class StepLog:
         ours_s: of the region, in which the profiler started or stopped.
         skips_next, skips_all: the step that runs now, or all from now on, tell nothing of
             unprofiled ones.
-        evaluated_s: of each of ``times_s``, what is known to be an evaluation; empty if not known.
     """
 
     def __init__(self, steps: int, max_seconds: float, *, late: bool) -> None:
@@ -76,7 +75,6 @@ class StepLog:
         self.times_s: list[tuple[float, float]] = []
         self.recorded_ms: list[float] = []
         self.later_ms: list[float] = []
-        self.evaluated_s: Sequence[float] = ()
         self.began_s = self.ended_s = self.since_s = self.last_s = 0.0
         self.ours_s = 0.0
         self.skips_next = self.skips_all = False
