@@ -23,10 +23,10 @@ class BackwardPasses:
 
     Args:
         instrument: what fails here is its failure. What waits is called after it, too.
-        on_end: called when a pass that is within no other one has ended.
+        on_end: called when a pass that is within no other one has ended, until it returns False.
     """
 
-    def __init__(self, instrument: Instrument, on_end: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, instrument: Instrument, on_end: Callable[[], bool] | None = None) -> None:
         self._thread_id = threading.get_ident()
         self._task = torch_compat.graph_task_id_reader()
         self.depth = 0
@@ -69,8 +69,8 @@ class BackwardPasses:
             self._tell()
 
     def _tell_of_the_end(self) -> None:
-        if self._on_end is not None and not self.inside:
-            self._on_end()
+        if self._on_end is not None and not self.inside and not self._on_end():
+            self._on_end = None
 
     def _ended_outermost(self) -> None:
         if not self.inside:

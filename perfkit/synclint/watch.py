@@ -39,6 +39,7 @@ from perfkit.synclint.sites import Site, is_literal_cpu, library_between, run_by
 if TYPE_CHECKING:
     from perfkit.synclint.reality import Tracer
 
+_TO_HOST, _TO_DEVICE = "cpu", "cuda"  # methods of a tensor
 _Tensor = torch.Tensor
 _NO_LABEL: AbstractContextManager[Any] = nullcontext()
 _MODULE_FILE = sys.modules["torch.nn.modules.module"].__file__
@@ -604,8 +605,8 @@ class SyncWatch:
         target, source = _target(call.args, call.kwargs), call.source
         if isinstance(target, _Tensor):
             self._devices[id(target)] = target, self._spot(target)
-        to_host = call.name == "cpu"
-        if not to_host and call.name != "cuda":
+        to_host = call.name == _TO_HOST
+        if not to_host and call.name != _TO_DEVICE:
             where = target.device if isinstance(target, _Tensor) else torch.device(target)
             to_host = is_literal_cpu(call.frame, target) or (
                 self._is_on_gpu(source) and where.type == "cpu"
@@ -694,7 +695,7 @@ def _moves(name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:
         return isinstance(_target(args, kwargs), str | int | torch.device | _Tensor)
     if name in ("as_tensor", "asarray"):
         return bool(args) and isinstance(args[0], _Tensor) and kwargs.get("device") is not None
-    return name in ("cpu", "cuda")
+    return name in (_TO_HOST, _TO_DEVICE)
 
 
 def _tensors(values: Any) -> list[Any]:

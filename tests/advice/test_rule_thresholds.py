@@ -1029,7 +1029,8 @@ def test_an_option_is_advised_to_optimizers_that_take_it(name: str, option: str 
             assert "optimizer-loop" not in fired(made)
             continue
         found = finding(made, "optimizer-loop")
-        assert f"torch.optim.{name}(model.parameters(), ..., {option})" in found.what_to_do
+        # the line of a test file that has been imported here may stand in it
+        assert re.search(rf"torch\.optim\.{name}\(.*, {option}\)", found.what_to_do)
         assert found.evidence[0].startswith("50 operations per step")
         assert ("for 4 parameter tensors" in found.evidence[0]) == (made[1]["facts"] == known)
 

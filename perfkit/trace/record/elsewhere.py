@@ -226,8 +226,7 @@ def elsewhere(log: StepLog, samples: Sequence[Sample], n_slowed: int = 0) -> Els
     def is_own(i: int) -> bool:
         first, end = (bisect.bisect(times_s, at_s) for at_s in steps_s[i])
         keys = [x.key for x in samples[first:end]]
-        n_new = sum(key is not None and not ordinary.issuperset(key.chain) for key in keys)
-        return n_new > _OWN * len(keys)
+        return sum(not (x is None or ordinary.issuperset(x.chain)) for x in keys) > _OWN * len(keys)
 
     own = [i for i in slow if is_own(i)]
     for some in _by_weight(own, excess_s) + _by_weight(sorted({*slow} - {*own}), excess_s):

@@ -114,10 +114,11 @@ class StepEnds:
         elif not is_foreign:
             self._run(self._one_stepped, optimizer)
 
-    def _passed(self) -> None:
-        if not self._known and not self.n_foreign and not torch_compat.has_made_an_optimizer():
+    def _passed(self) -> bool:
+        if is_step := not self.n_foreign and not torch_compat.has_made_an_optimizer():
             self._n_passes += 1
             self._run(self._on_end)
+        return is_step
 
     def _pass_ended(self) -> None:
         """Optimizers have stepped in hooks of this pass: the step ends with it."""
