@@ -19,6 +19,12 @@ from perfkit.script.run_watch import RunWatch
 _STEPS = 36
 
 
+@pytest.fixture(autouse=True)
+def _as_before_any_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch.compile has run in this process, by an earlier test, nothing is looked at."""
+    monkeypatch.setattr("perfkit.base.torch_compat.compile_has_patched_torch", lambda: False)
+
+
 def _train(
     model: nn.Module,
     loss_of: Callable[[nn.Module, Tensor], Tensor] | None = None,
