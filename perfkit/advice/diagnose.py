@@ -225,8 +225,8 @@ def _each_line_once(found: list[Finding]) -> list[Finding]:
     vague = [f for f in found if f.rule == "host-python" and f.what_to_do == OTHER.what_to_do]
     told = {f.line for f in found if f.line and f not in vague and f.rule not in timed}
     loads = {f.line for f in found if f.rule.startswith("dataloader-")}
-    causes = {f.line for f in found if f.rule not in timed} - loads
     cures = {f.what_to_do for f in found if f.rule == "slow-line"}
+    causes = {f.line for f in found if f.rule not in timed and f.what_to_do not in cures} - loads
     slow = {f.line for f in found if f.rule == "slow-line"} - causes
     said_by = {"slow-line": causes, "hottest-line": causes | loads | slow}
     return [

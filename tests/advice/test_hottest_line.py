@@ -6,6 +6,7 @@ import gc
 import logging
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -69,6 +70,21 @@ class _Ranks:
         ranks[order] = scores
         above = ranks[scores > 0]
         return float(above.sum())
+
+
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list")
+def test_a_line_that_is_most_of_the_step_keeps_its_cure() -> None:
+    """Two rules told it with the same cure, and each was left out for the other."""
+    arrays, model = [np.ones((7, 7, 3), int) for _ in range(400)], torch.nn.Linear(147, 2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with perfkit.profile(steps=3, warmup=2) as p:
+        for _ in range(12):
+            x = torch.tensor([one for one in arrays], dtype=torch.float32)  # noqa: C416
+            model(x.flatten(1)).square().mean().backward()
+            optimizer.step()
+    found = p.result.diagnosis.findings
+    assert found[0].title == "A tensor is made from a Python list, number by number"
+    assert "np.stack" in found[0].what_to_do
 
 
 def test_a_function_that_takes_much_over_many_lines_is_named() -> None:
