@@ -43,6 +43,7 @@ class TorchWatch:
             on_step=self._instrument.hook(self._step_ended),
             n_slowed=options.n_slowed,
         )
+        self.recorder.ends.counts_passes = True
         self.run = StepTracker(on_update, is_recorded=True, n_left_out=options.n_left_out)
         self.meter = self.run.meter
         self.state = StateWatch(lambda: self.recorder.runs_profiler)

@@ -6,6 +6,8 @@ import gzip
 import json
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -384,3 +386,23 @@ def test_what_perfkit_does_around_a_region_is_no_time_of_it(
     assert marks == ["closed", "busy"]
     assert p.result.coverage is not None
     assert p.result.coverage.profiled_s <= p.result.coverage.region_s
+
+
+# In a process of its own: where no optimizer has ever been made.
+_PASSES = """\
+import torch, perfkit
+net, x, calls = torch.nn.Linear(4, 2), torch.randn(8, 4), []
+
+def step():
+    calls.append(1)
+    for part in x.chunk(4):
+        net(part).square().mean().backward()
+
+print(perfkit.profile(step, steps=3, warmup=1).n_steps, len(calls) > 3)
+"""
+
+
+@pytest.mark.slow
+def test_a_call_is_a_step_however_many_backward_passes_it_has() -> None:
+    done = subprocess.run([sys.executable, "-c", _PASSES], capture_output=True, text=True)
+    assert done.stdout == "3 True\n", done.stderr

@@ -120,7 +120,7 @@ class Recorder:
         self._start_s = self._stop_s = 0.0  # what the profiler took to
         self._facts = FactsWatch()
         self._deadline = Deadline(self._instrument.hook(self._deadline_passed))
-        self._ends = StepEnds(self._instrument, self._as_ours, self._step_ended)
+        self.ends = StepEnds(self._instrument, self._as_ours, self._step_ended)
         self._hooks: list[Callable[[], object]] = []  # each takes one back
         self._thread_id = 0
         self._in_main_thread = False
@@ -150,7 +150,7 @@ class Recorder:
     @property
     def n_foreign_steps(self) -> int:
         """Optimizer steps in other threads, which are not recorded."""
-        return self._ends.n_foreign
+        return self.ends.n_foreign
 
     @property
     def gave_way(self) -> bool:
@@ -213,7 +213,7 @@ class Recorder:
             self.sampled.start()
         self._facts.start()
         self._deadline.start()
-        self._ends.start()
+        self.ends.start()
         self._hooks = [torch_compat.watch_profiler_starts(guarded(self._other_profiler_starts))]
         if self.warmup == 0:
             self._activate()
@@ -242,7 +242,7 @@ class Recorder:
         return self._stop_s + self._told_s + (self._start_s if self.log.late else 0.0)
 
     def _end_after_pass(self) -> None:
-        self._ends.after_pass(partial(surely, self._end))
+        self.ends.after_pass(partial(surely, self._end))
 
     def _end(self) -> None:
         self._working = True
@@ -258,7 +258,7 @@ class Recorder:
             with guard():
                 if self._hooks:
                     self._facts.region_ends()
-        parts = (self._ends, self.sampled, self._facts, self._deadline)
+        parts = (self.ends, self.sampled, self._facts, self._deadline)
         # the profiler again, where it could not be stopped, as near the limit of recursion
         undo = (self._stop_recording, self._profiler.end, *self._hooks, *(p.close for p in parts))
         self._hooks, self._on_step, self._on_rest = [], None, None  # they know who made this
@@ -274,7 +274,7 @@ class Recorder:
         self._state, self._working = "done", True
         self._profiler.forget()
         hooks, self._hooks = self._hooks, []
-        for undo in (*hooks, self._ends.close, self._facts.close):
+        for undo in (*hooks, self.ends.close, self._facts.close):
             with self._instrument.guard("forgetting the recording"):
                 undo()
 
@@ -288,14 +288,14 @@ class Recorder:
     def _give_up(self) -> None:
         """The recorder itself has failed: leave the region alone from now on."""
         if threading.get_ident() == self._thread_id:
-            self._ends.after_pass(self._instrument.hook(self._stop_recording, even_off=True))
+            self.ends.after_pass(self._instrument.hook(self._stop_recording, even_off=True))
 
     # --- steps ------------------------------------------------------------------------------
 
     def step(self) -> None:
         """Mark the end of a step, where no optimizer does; in a hook, at the end of its pass."""
         if self._hooks:
-            self._ends.after_pass(partial(self._instrument.hook(self._as_ours), self._step_ended))
+            self.ends.after_pass(partial(self._instrument.hook(self._as_ours), self._step_ended))
 
     def _step_ended(self) -> None:
         now_s = time.perf_counter()
@@ -315,8 +315,8 @@ class Recorder:
                 self._stop_recording()
         elif was != "done" and log.n >= self.warmup:
             self._activate()
-        if self._ends.unread:
-            self._ends.read_facts()
+        if self.ends.unread:
+            self.ends.read_facts()
         if self._on_step is not None:
             self._on_step(began_s, now_s)
         if self._on_rest is not None and self._state == "done":
@@ -419,8 +419,8 @@ class Recorder:
 
     def _enough(self, state: str = "") -> None:
         """Time or memory to record in are over; nothing, where it was in a state that has ended."""
-        if self._ends.inside_pass:
-            self._ends.after_pass(partial(self._enough, state))
+        if self.ends.inside_pass:
+            self.ends.after_pass(partial(self._enough, state))
         elif self._working:
             self._time_is_up = True
         elif not state or self._state == state:
@@ -532,13 +532,13 @@ class Recorder:
             lines=in_trace_time(lines.of_steps, trace, profiler.marks),
             worker_lines=lines.of_workers,
             process_lines=lines.of_processes,
-            facts=self._facts.result(self._ends.facts),
+            facts=self._facts.result(self.ends.facts),
             raw=raw,
             coverage=log.coverage(profiler.began_s, profiler.ended_s),
             warnings=(*trace.warnings, *filter(None, self._doubts(ran_ahead))),
             elsewhere=elsewhere(log, lines.samples, self._n_slowed),
             busy=self._facts.contention,
-            n_foreign_steps=self._ends.n_foreign,
+            n_foreign_steps=self.ends.n_foreign,
             unprofiled_ms=tuple(log.later_ms),
         )
 
@@ -547,8 +547,8 @@ class Recorder:
         failure = self.failure
         yield "" if failure is None else failure.sentence()
         yield self.log.why_so_few(self._ended_by())
-        yield self._ends.whose_step()
-        if n_foreign := self._ends.n_foreign:
+        yield self.ends.whose_step()
+        if n_foreign := self.ends.n_foreign:
             yield (
                 f"{plural(n_foreign, 'optimizer step')} ran in another thread, which is "
                 "not recorded: profile in the thread that trains"

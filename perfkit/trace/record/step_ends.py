@@ -1,7 +1,7 @@
 """Where steps end: an optimizer has stepped, as torch's global optimizer hooks report.
 
-Of several, the first one, until another steps again and again without it. In a program that makes
-none, because it changes the weights itself, a step ends with each backward pass.
+Of several, the first one, until another steps again and again without it. In a whole program that
+makes none, because it changes the weights itself, a step ends with each backward pass.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StepEnds:
         self._instrument = instrument
         self._run, self._on_end = run, on_end  # the first calls it as the recorder's own work
         self.n_foreign = 0  # in other threads
-        self._n_passes = 0  # each a step
+        self.counts_passes = False  # where no optimizer has been made
         self._stepped_in_pass: dict[int, Any] = {}  # id → optimizer
         self._known: dict[int, _Optimizer] = {}  # by id
         self.unread: list[_Optimizer] = []  # those whose facts are to be read
@@ -115,10 +115,9 @@ class StepEnds:
             self._run(self._one_stepped, optimizer)
 
     def _passed(self) -> bool:
-        if is_step := not self.n_foreign and not torch_compat.has_made_an_optimizer():
-            self._n_passes += 1
+        if is_one := self.counts_passes and not torch_compat.has_made_an_optimizer():
             self._run(self._on_end)
-        return is_step
+        return is_one
 
     def _pass_ended(self) -> None:
         """Optimizers have stepped in hooks of this pass: the step ends with it."""
@@ -145,7 +144,7 @@ class StepEnds:
 
     def whose_step(self) -> str:
         """That a step is of one optimizer, where another one steps more or less often."""
-        if self._n_passes and not self._known:
+        if self.counts_passes and not self._known:
             return "a step here is one backward pass: the program has made no torch optimizer"
         first = self._known.get(self._first)
         others = [one for one in self._known.values() if one is not first and one.n > 1]
