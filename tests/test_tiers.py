@@ -224,3 +224,23 @@ def test_a_lessons_kernel_is_forked_with_torch_and_ends_with_what_forked_it(
         client.stop_channels()
         prepared.end()
         manager.shutdown_kernel(now=True)
+
+
+@pytest.mark.slow
+def test_a_worker_that_crashes_costs_one_test_and_the_run_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import tiers\ndef pytest_configure(config):\n config.pluginmanager.register(tiers.Tiers())"
+    )
+    crashes = "import os\n" + "".join(
+        f"def test_{n}(): {'os._exit(1)' if n in (20, 39) else 'pass'}\n" for n in range(40)
+    )
+    (tmp_path / "test_crashes.py").write_text(crashes)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-n2", "--no-loadscope-reorder", str(tmp_path)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert "2 failed, 38 passed" in run.stdout

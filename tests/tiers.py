@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 # Cells measure for this share of their budgets: the tests compare facts, which do not need them.
 BUDGET_SCALE = "0.04"
@@ -70,6 +71,27 @@ class ByFunction(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         return _scope(nodeid, self.config.rootpath)
+
+    def schedule(self) -> None:
+        """A worker begins a test when it knows the next one, or that there is none."""
+        super().schedule()
+        for node in self.nodes:
+            self._reschedule(node)
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Deal out anew what a crashed worker had before it.
+
+        xdist would deal out what it has run, too, and wait for ever for that to be run.
+        """
+        given = self.assigned_work.pop(node).items()
+        left = [(scope, test) for scope, unit in given for test, over in unit.items() if not over]
+        if not left:
+            return None
+        for scope, test in left[1:]:
+            self.workqueue.setdefault(scope, {})[test] = False
+        for other in self.assigned_work:
+            self._reschedule(other)
+        return left[0][1]
 
 
 def _is_solution(path: Path) -> bool:
