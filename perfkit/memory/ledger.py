@@ -37,7 +37,9 @@ class Block(weakref.ref[Any]):
         alive: not yet freed.
         lasting: of a data set, say, that gives many batches, or of a weight's gradient, so it does
             not grow with the batch.
-        ledger: the book that lists it.
+        device: whose book lists it. The book itself would make a circle that only the garbage
+            collector frees: where it did so while the storage itself was being freed, Python 3.11
+            crashed.
         line: the innermost line of user code that it was made in.
         watched: the line of a function that is watched, through which it was made, or None.
         owner: path of the module that it was made in or belongs to; in brackets where there is
@@ -45,15 +47,15 @@ class Block(weakref.ref[Any]):
     """
 
     __slots__ = (
-        "alive", "category", "key", "lasting", "ledger", "line", "nbytes", "owner", "phase",
+        "alive", "category", "device", "key", "lasting", "line", "nbytes", "owner", "phase",
         "watched",
     )  # fmt: skip
 
     alive: bool
     category: int
+    device: Any
     key: int
     lasting: bool
-    ledger: Ledger
     line: Place
     nbytes: int
     owner: str

@@ -324,6 +324,7 @@ class Tracker(_DispatchMode):
             self.end()
         finally:
             self._unhook()
+            self._on_last_step = self._on_backward = None  # they lead back here
             self._live.clear()
             self._dead.clear()
             self._pending.clear()
@@ -729,7 +730,7 @@ class Tracker(_DispatchMode):
         block.category = category
         block.alive = True
         block.lasting = False
-        block.ledger = ledger
+        block.device = device
         block.line = _NO_LINE.get(phase, _NO_USER_LINE)
         block.watched = None
         block.owner = _NO_MODULE.get(phase, _OUTSIDE)
@@ -790,7 +791,7 @@ class Tracker(_DispatchMode):
         if self._live.get(block.key) is block:
             del self._live[block.key]
             block.alive = False
-            block.ledger.remove(block)
+            self.ledgers[block.device].remove(block)
 
     def _grown_or_shrunk(self, storage: UntypedStorage) -> None:
         """After ``UntypedStorage.resize_``, which is no operator."""
@@ -807,7 +808,7 @@ class Tracker(_DispatchMode):
             return
         del self._live[old.key]
         old.alive = False
-        old.ledger.remove(old)
+        self.ledgers[old.device].remove(old)
         # not BEFORE: the new size is an event of this region
         new = self._admit(storage, old.phase or _ARRIVED, old.category)
         if new is not None:

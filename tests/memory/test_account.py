@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,6 +15,7 @@ from perfkit.base.errors import UsageError
 from perfkit.memory import survey
 from perfkit.memory.account import Accountant, MemoryAccount, account
 from perfkit.memory.categories import CATEGORIES
+from perfkit.memory.leaks import find_leaks
 
 
 class _Net(nn.Module):
@@ -326,3 +329,24 @@ def test_a_graph_that_is_too_large_to_be_counted_is_told(monkeypatch: pytest.Mon
     assert not any(said in warning for warning in account(lambda: torch.ones(9)).warnings)
     monkeypatch.setattr(survey, "MAX_NODES", 2)
     assert any(said in warning for warning in account(lambda: torch.ones(9)).warnings)
+
+
+def test_nothing_refers_to_tensors_after_it_not_even_until_the_next_collection() -> None:
+    # Python 3.11 ends the process where a collection begins as a storage is freed and takes away
+    # one of several weak references to it: two accounts and a zero_grad() were enough
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+
+    def step() -> None:
+        model.zero_grad()
+        model(torch.randn(4, 8)).sum().backward()
+
+    step()
+    gc.collect()
+    gc.disable()
+    try:
+        account(step)
+        find_leaks(step)
+        tensors = [*model.parameters(), *(x.grad for x in model.parameters() if x.grad is not None)]
+        assert [weakref.getweakrefcount(x.untyped_storage()) for x in tensors] == [0] * 4
+    finally:
+        gc.enable()

@@ -32,7 +32,7 @@ def _block(
     memory = _Memory()
     block = Block(memory)
     block.key, block.nbytes, block.phase = id(memory), nbytes, phase
-    block.category, block.alive, block.ledger = category, True, book
+    block.category, block.alive = category, True
     block.lasting = False
     block.line, block.watched, block.owner = ("train.py", nbytes, "step"), None, "net"
     if phase == BEFORE:
