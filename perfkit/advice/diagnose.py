@@ -199,6 +199,7 @@ def _places_first(found: list[Finding], bound_by: str) -> list[Finding]:
         f.rule == "outside-the-steps" and f.cures == OF_LOADING and "DataLoader" not in f.what_to_do
         for f in found
     )
+    knows_cause = any(f.rule == "slow-line" and f.gain_at_most >= _LEADS for f in found)
     # a line that makes the items slow has a cure of its own
     knows_line = any(f.rule == "slow-line" and f.cures == OF_LOADING for f in found)
 
@@ -207,6 +208,7 @@ def _places_first(found: list[Finding], bound_by: str) -> list[Finding]:
             slow_loading and f.rule.startswith("dataloader-")
         )
         is_general = is_general or (knows_line and f.rule == "items-made-anew")
+        is_general = is_general or (knows_cause and f.what_to_do == OTHER.what_to_do)
         small = bool(f.acts_on or f.has_bound) and f.gain_at_most < _LEADS
         leads = f.is_state and not (is_general or (small and is_told_where))
         leads = leads or f.title == GROWS.title

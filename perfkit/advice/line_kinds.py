@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from perfkit.base.in_one_call import in_one_call
-from perfkit.base.source import lines_with
+from perfkit.base.in_one_call import in_one_call, of_a_line
 from perfkit.trace.record.lines import Line, LineSamples, is_sleep_by_text, is_wait, is_wait_by_text
 
 
@@ -186,23 +185,6 @@ PAIRS = LineKind(
     "# or a part of the rows at a time:\nfor rows in x.split(64):\n    ...",
     pattern=r"\[[^\]\[]*\bNone\b[^\]\[]*\]",
 )
-DIFFERENCES = LineKind(
-    "differences of all pairs",
-    "# distances by a matrix product, |a|² + |b|² - 2ab, without a tensor of all differences:\n"
-    "squared = torch.cdist(a, b).pow(2)",
-    title="All pairs are subtracted number by number, in a tensor of n × m × d",
-    pattern=r"(\.unsqueeze\(-?\d\)|\[[^\]\[]*\bNone\b[^\]\[]*\])\s*-\s*[\w.]+(\.unsqueeze\(|"
-    r"\[[^\]\[]*\bNone\b)",
-)
-BY_CLASS = LineKind(
-    "a loop over classes, each of which goes through the whole tensor",
-    "# all classes in one pass: how often each label goes with each prediction\n"
-    "pairs = (labels * n_classes + predictions).flatten()\n"
-    "table = torch.bincount(pairs, minlength=n_classes**2).view(n_classes, n_classes)\n"
-    "both = table.diag()  # of each class; either: table.sum(0) + table.sum(1) - both",
-    title="Each class goes through the whole tensor anew",
-    pattern=r"^(?!if\b|elif\b|while\b|assert\b).*[=!]= ?(?P<one>[A-Za-z_]\w*)(?![\w.(\[])",
-)
 GATHERS = LineKind(
     "rows taken at random places by an index",
     "# data in the host's memory: gather the next batch in a worker, alongside the step:\n"
@@ -297,7 +279,7 @@ BY_LIBRARY = (DISTRIBUTIONS, PARAMETRIZED)
 _BY_TEXT = (
     _COMPUTES, *BY_LIBRARY, SHUFFLES, PICKS, FRAMES, FROM_A_LIST, GROWS, WRITES, LOGGING, IMAGES,
     IMAGE_CHANGES, FIGURES, STORING, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD, GATHERS,
-    DIFFERENCES, PAIRS,
+    PAIRS,
 )  # fmt: skip
 
 
@@ -324,9 +306,8 @@ def kind_of_source(text: str, mostly: str = "") -> LineKind:
     """What a line does, from its text and the library's function that it is mostly in."""
     if is_sleep_by_text(text):
         return SLEEP
-    one = re.search(BY_CLASS.pattern, text)
-    if one and any(lines_with(rf"\bfor {one['one']}\b.* in\b")):
-        return BY_CLASS
+    if one := of_a_line(text):
+        return LineKind(one.words, one.code, title=one.title)
     known = (kind for kind in _BY_TEXT if kind.fits(text, *[mostly] * (kind in BY_LIBRARY)))
     return next(known, WAITING if is_wait_by_text(text) else OTHER)
 
@@ -337,8 +318,10 @@ def beside_the_model(line: Line, *, trains: bool) -> LineKind | None:
     Where nothing is trained, no average is updated: ``ema(x)`` runs a model that was trained with
     one.
     """
-    if not line.is_inside and (one := in_one_call(line.file, line.line)):
-        return LineKind("work on one thing after another", one.code, "slow-line", one.title)
+    by_place = None if line.is_inside else in_one_call(line.file, line.line)
+    if one := by_place or of_a_line(line.source):
+        rule = "slow-line" if by_place else LineKind.rule
+        return LineKind(one.words, one.code, rule, one.title)
     parts = (line.inner, line.inner_function, line.function, line.source, line.library_function)
     if trains and EMA.fits(*parts):
         return EMA

@@ -14,12 +14,16 @@ from typing import NamedTuple
 
 from perfkit.base.source import Loop, lines_with, loops_around, statement, whole_statement
 
+#: What a loop over gradients does: it is beside the model, and has no backward pass.
+ON_GRADIENTS = "work on one gradient after another"
+
 
 class OneCall(NamedTuple):
     """What is wrong with a loop or a line, and code in place of it."""
 
     title: str
     code: str
+    words: str = "work on one thing after another"
 
 
 class _Form(NamedTuple):
@@ -29,14 +33,50 @@ class _Form(NamedTuple):
     pattern: str
     code: str
     beside: str = ""
+    words: str = OneCall._field_defaults["words"]
 
 
-_LINE = _Form(
+_SEARCH = _Form(
     "A list is searched from its beginning each time",
     r"(?P<list>\b[\w.]+)\.index\(",
     "self.index = {{word: i for i, word in enumerate({list})}}  # once, in __init__\n"
     "i = self.index.get(word, 0)  # not: {list}.index(word), nor: word in {list}",
 )
+_LINES = (
+    _Form(
+        "All pairs are subtracted number by number, in a tensor of n × m × d",
+        r"(\.unsqueeze\(-?\d\)|\[[^\]\[]*\bNone\b[^\]\[]*\])\s*-\s*[\w.]+(\.unsqueeze\(|"
+        r"\[[^\]\[]*\bNone\b)",
+        "# distances by a matrix product, |a|² + |b|² - 2ab, without a tensor of all differences:\n"
+        "squared = torch.cdist(a, b).pow(2)",
+    ),
+    _Form(
+        "Each class goes through the whole tensor anew",
+        r"^(?!if\b|elif\b|while\b|assert\b).*[=!]= ?(?P<one>[A-Za-z_]\w*)(?![\w.(\[])",
+        "# all classes in one pass: how often each label goes with each prediction\n"
+        "pairs = (labels * n_classes + predictions).flatten()\n"
+        "table = torch.bincount(pairs, minlength=n_classes**2).view(n_classes, n_classes)\n"
+        "both = table.diag()  # of each class; either: table.sum(0) + table.sum(1) - both",
+        beside=r"\bfor {one}\b.* in\b",
+    ),
+)
+_OF_GRADIENTS = r"for .*\b(?P<p>\w+)\b.* in .*\s(?=(?s:.*)\b(?P=p)\.grad\b(?! = ))(?s:.*?)"
+_IN_PLACE = r"\b(?P=p)(?:\.data)?(?: [-+]= |\.(?:sub|add|addcdiv|copy)_\(|(?<=\.data) = )"
+_UPDATES = "Weights are updated one tensor after the other, by an optimizer of the program's own"
+_UPDATE = (
+    "# torch.optim's, where it is the same update: all tensors in one call\n"
+    "optimizer = torch.optim.{}, fused=True)\n"
+    "# else torch._foreach_mul_(averages, beta), torch._foreach_add_(averages, grads, alpha=…)"
+)
+_MEANS = "Rows of each class are picked, and summed, class by class"
+_CLASS_MEANS = (
+    "# in place of the loop:\n"
+    "counts = torch.bincount({labels}, minlength={n}).clamp(min=1)\n"
+    "sums = {x}.new_zeros({n}, {x}.shape[1]).index_add(0, {labels}, {x})\n"
+    "means = sums / counts[:, None]  # of each class; of each row's class: means[{labels}]"
+)
+_BY_CLASS = r"for (?P<c>\w+) in (?:range\((?P<n>[\w.]+)\):|.*)\s(?s:.*?)"
+_OVER_ROWS = r"(?s:.*)\.(?:mean|sum)\((?:dim=|axis=)?0\b"
 _LOOPS = (
     _Form(
         "Labels and predictions are counted pair by pair",
@@ -71,6 +111,37 @@ _LOOPS = (
         "{a}[columns > rows] = 0\n"
         "{a} += np.random.normal(0, 0.05, {a}.shape)",
     ),
+    _Form(
+        _UPDATES,
+        rf"(?=(?s:.*)sqrt\b){_OF_GRADIENTS}{_IN_PLACE}",
+        _UPDATE.format("Adam(model.parameters(), lr, betas, eps"),
+        words=ON_GRADIENTS,
+    ),
+    _Form(
+        _UPDATES,
+        rf"{_OF_GRADIENTS}{_IN_PLACE}",
+        _UPDATE.format("SGD(model.parameters(), lr, momentum"),
+        words=ON_GRADIENTS,
+    ),
+    _Form(
+        "The norm of each gradient is taken by itself",
+        r"for (?:\w+, )?(?P<p>\w+) in (?P<all>[\w.]+)\.(?:named_)?parameters\(\):\s(?s:.*?)"
+        r"(?P=p)\.grad\b(?s:.*?)\bnorm\(",
+        "if step % 50 == 0:  # what is only looked at; to clip: torch.nn.utils.clip_grad_norm_\n"
+        "    grads = [p.grad for p in {all}.parameters() if p.grad is not None]\n"
+        "    total = torch.nn.utils.get_total_norm(grads).item()  # in place of the loop\n"
+        "    norms = torch.stack(torch._foreach_norm(grads)).tolist()  # where each is wanted",
+        words=ON_GRADIENTS,
+    ),
+    _Form(
+        _MEANS,
+        rf"{_BY_CLASS}\b(?P<m>\w+) = .*?(?P<labels>[\w.]+) == (?P=c)\b.*\s(?s:.*?)"
+        rf"(?P<x>\w+)\[(?P=m)\]{_OVER_ROWS}",
+        _CLASS_MEANS,
+    ),
+    _Form(
+        _MEANS, rf"{_BY_CLASS}(?P<x>\w+)\[(?P<labels>[\w.]+) == (?P=c)\]{_OVER_ROWS}", _CLASS_MEANS
+    ),
 )
 _ROWS = _Form(
     "Rows go through a layer one by one",
@@ -99,6 +170,7 @@ _WHILE = (
 _IN_PLACE_OF_IF = (
     "\nloss = torch.where(error < 0, 3 * error**2, error**2).mean()  # both sides of an if"
 )
+_CHOOSES = re.compile(r"\n +if .*[<>].*:\n[^\n]*[^=!<>]=[^=]")
 _OF_LAYERS = (
     "# one call for all rounds of this loop; where each needs the one before, nn.LSTM or nn.GRU\n"
     "y = layer(torch.stack(parts))  # not, of each part: layer(part)"
@@ -113,12 +185,19 @@ _SUM = (
 
 def in_one_call(file: str, line: int) -> OneCall | None:
     """Of a line, or of the innermost loop that it is in; None where no form is known."""
-    if one := _as(_LINE, statement(file, line)):
+    if one := _as(_SEARCH, re.search(_SEARCH.pattern, statement(file, line))):
         return one
     if picked := _picked(file, line):
         return OneCall(_PICKED, picked)
     code = next(map(code_of, loops_around(file, line)), "")
-    return next((one for form in _LOOPS if (one := _as(form, code))), None)
+    found = (_as(form, re.match(form.pattern, code)) for form in _LOOPS)
+    return next(filter(None, found), None)
+
+
+def of_a_line(text: str) -> OneCall | None:
+    """Of a line by its text alone: a loop around it may tell more."""
+    found = (_as(form, re.search(form.pattern, text)) for form in _LINES)
+    return next(filter(None, found), None)
 
 
 def rounds_in_one_call(loop: Loop | None, line: str, *, of_layers: bool) -> str:
@@ -134,13 +213,11 @@ def rounds_in_one_call(loop: Loop | None, line: str, *, of_layers: bool) -> str:
         return ""
     code = code_of(loop)
     if of_layers:
-        rows = _as(_ROWS, code)
+        rows = _as(_ROWS, re.match(_ROWS.pattern, code))
         return rows.code if rows else _OF_LAYERS
     if code.startswith("while "):
         return _WHILE
-    fits = _BEST * bool(_REDUCES.match(code)) + _IN_PLACE_OF_IF * bool(
-        re.search(r"\n +if .*:", code)
-    )
+    fits = _BEST * bool(_REDUCES.match(code)) + _IN_PLACE_OF_IF * bool(_CHOOSES.search(code))
     return _OF_OPERATORS + fits
 
 
@@ -177,11 +254,13 @@ def _index(match: re.Match[str]) -> str:
     return f"{made or ''}{data}[{at}]{of_type or ''}{')' * bool(made)}"
 
 
-def _as(form: _Form, code: str) -> OneCall | None:
-    match = re.search(form.pattern, code) if form is _LINE else re.match(form.pattern, code)
-    if match is None or (form.beside and not any(lines_with(form.beside))):
+def _as(form: _Form, match: re.Match[str] | None) -> OneCall | None:
+    if match is None:
         return None
-    return OneCall(form.title, form.code.format(**match.groupdict()))
+    if form.beside and not any(lines_with(form.beside.format(**match.groupdict()))):
+        return None
+    names = {"n": "n_classes"} | {name: one for name, one in match.groupdict().items() if one}
+    return OneCall(form.title, form.code.format(**names), form.words)
 
 
 def code_of(loop: Loop) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,20 @@ _ONE_CALL = {
         "for r in range(h):\n  for c in range(w):\n    if random() < 0.1:\n"
         "      image[r, c] = 0.0\n    else:\n      image[r, c] += gauss(0, 1)",
     ],
+    "index_add(0, y, z)": [
+        "for c in range(n):\n    rows = (y == c).nonzero().squeeze(1)\n"
+        "    if len(rows) < 2:\n        continue\n    total += z[rows].mean(0)",
+        "for c in y.unique():\n    centres.append(z[y == c].mean(dim=0))",
+    ],
+    "torch.optim.Adam(": [
+        "for p, m, v in zip(self.params, self.m, self.v):\n    g = p.grad\n    m.lerp_(g, 0.1)\n"
+        "    v.lerp_(g * g, 0.001)\n    p -= lr * m / (v.sqrt() + 1e-8)",
+    ],
+    "torch.optim.SGD(": ["for w in model.parameters():\n    w.data.add_(w.grad, alpha=-lr)"],
+    "get_total_norm(grads)": [
+        "for name, p in model.named_parameters():\n    if p.grad is not None:\n"
+        "        total += p.grad.detach().norm(2).item() ** 2",
+    ],
     "enumerate(self.vocab)": ["ids = [self.vocab.index(word) for word in text.split()]"],
 }
 _NO_CALL = [
@@ -41,6 +56,7 @@ _NO_CALL = [
     "for i in range(1, n):\n    speed[i] = (x[i] - x[i - 1]) / dt",
     "for word in text.split():\n    ids.append(index[word])",
     "for x, y in loader:\n    total[0] += 1",
+    "for p in model.parameters():\n    n += p.grad.numel()",
 ]
 
 
@@ -190,3 +206,15 @@ def test_a_layer_that_gets_each_row_gets_all_rows(tmp_path: Path) -> None:
     file, line = _last_line(tmp_path, "for row in x:\n    out.append(self.conv(row).relu())")
     (loop,) = loops_around(file, line)
     assert "y = self.conv(x)" in rounds_in_one_call(loop, "", of_layers=True)
+
+
+def test_the_means_of_classes_are_those_of_the_loop(tmp_path: Path) -> None:
+    code = "for c in range(k):\n    means.append(z[y == c].mean(0))"
+    found = in_one_call(*_last_line(tmp_path, code))
+    assert found is not None
+    names: dict[str, Any] = {"torch": torch, "k": 4, "means": []}
+    names |= {"z": torch.randn(24, 3), "y": torch.arange(24) % 4}
+    exec(code, names)
+    each = torch.stack(names["means"])
+    exec(found.code, names)
+    assert torch.allclose(names["means"], each)

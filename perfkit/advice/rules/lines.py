@@ -11,9 +11,7 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.line_kinds import (
     BACKWARD,
-    BY_CLASS,
     BY_LIBRARY,
-    DIFFERENCES,
     LOGGING,
     OPENS,
     OTHER,
@@ -22,10 +20,10 @@ from perfkit.advice.line_kinds import (
     LineKind,
     beside_the_model,
     kind_of,
-    kind_of_source,
     text_lines,
 )
 from perfkit.advice.rules import rule
+from perfkit.base.in_one_call import ON_GRADIENTS
 from perfkit.base.source import (
     Loop,
     handed_over,
@@ -142,8 +140,6 @@ def of_a_kind(case: Case) -> Iterator[Finding]:
     of: dict[LineKind, list[Line]] = {}
     for line in inside:
         kind = None if line.in_data_wait else beside_the_model(line, trains=case.trains)
-        if kind is None and (by_text := kind_of_source(line.source)) in (BY_CLASS, DIFFERENCES):
-            kind = by_text
         if kind is not None:
             of.setdefault(kind, []).append(line)
     for line in (x for x in case.lines.by_line() if x.in_data_wait):
@@ -155,8 +151,12 @@ def of_a_kind(case: Case) -> Iterator[Finding]:
         if is_data:
             share = min(sum(x.share for x in lines), case.lost_to("data wait"))
         else:
-            n_of = 3 if kind.rule == "slow-line" else 2 if kind.title or kind is PENALTY else 1
-            passes = ("forward", "backward", "other")[:n_of]
+            has_backward = (kind.title and kind.words != ON_GRADIENTS) or kind is PENALTY
+            passes = [
+                "forward",
+                *["backward"] * has_backward,
+                *["other"] * (kind.rule == "slow-line"),
+            ]
             part = n / sum(x.n_samples for x in inside)
             share = sum(case.shares[one] for one in passes) * part
         if n < _LEAST_OF_A_KIND or (kind.title and share < _LEAST_KIND):
