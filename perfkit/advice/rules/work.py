@@ -12,8 +12,9 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.rules import rule
 from perfkit.base.source import call_with, lines_with, only_line_with, shown_line
-from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.breakdown import after_updates
+from perfkit.trace.ask.passes import LAYERS, run_again
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.events import backward_rows
 from perfkit.trace.read.intervals import EMPTY, Intervals, overlap, span, union, without
@@ -318,11 +319,31 @@ def own_attention(case: Case) -> Iterator[Finding]:
     )
 
 
-_HEAVY = (
-    "aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::addmm", "aten::conv1d",
-    "aten::conv2d", "aten::conv3d", "aten::scaled_dot_product_attention", "aten::lstm",
-    "aten::gru",
-)  # fmt: skip
+@rule
+def checkpoints(case: Case) -> Iterator[Finding]:
+    """Layers run again in the backward pass, to save memory of which there is plenty.
+
+    A part that runs again has its activations in memory then, as it would without.
+    """
+    n_parts, part = run_again(case.trace, case.steps)
+    peak, total = case.facts.memory or (0, 0)
+    most = (n_parts + 1) * peak
+    if not (n_parts and total) or most > total / 2:  # where others need the rest
+        return
+    yield found(
+        "checkpoints",
+        "The forward pass runs again in backward, to save memory that is there",
+        [
+            f"{plural(n_parts, 'part')} of the model, with {fmt_share(part)} of its layers; the "
+            f"process has held up to {fmt_bytes(peak)}, and without checkpoints would hold less "
+            f"than {fmt_bytes(most)} of {fmt_bytes(total)}"
+        ],
+        "x = block(x)  # not: checkpoint(block, x)\n"
+        "# transformers: model.gradient_checkpointing_disable()",
+        cures=("compute", "launch"),
+        share=min(case.shares["forward"] * part, case.shares["backward"]),
+        line=only_line_with(r"\bcheckpoint\(|\bgradient_checkpointing_enable\("),
+    )
 
 
 @rule
@@ -358,7 +379,7 @@ def kept_graph(case: Case) -> Iterator[Finding]:
     trace, inside = case.trace, case.nesting
     if case.trains:
         return
-    ops = inside.rows[case.is_named(*_HEAVY)]
+    ops = inside.rows[case.is_named(*LAYERS, *_OF_WEIGHTS, *_PRODUCTS)]
     ops = ops[trace.sequence[ops] >= 0]
     step = case.steps.containing(trace.start_ns[ops])
     nodes = len({*zip(step.tolist(), trace.sequence[ops].tolist(), strict=True)})

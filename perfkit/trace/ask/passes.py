@@ -1,4 +1,4 @@
-"""Backward passes of a step: through one graph, and before an update."""
+"""Backward passes of a step: through one graph, before an update, and with layers run again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from perfkit.trace.read.steps import Steps
 # More than a few micro-batches.
 _MANY = 8
 _ADDS_UP = "torch::autograd::AccumulateGrad"
+#: Operators of layers that autograd's own nodes never call.
+LAYERS = (
+    "aten::linear", "aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::layer_norm",
+    "aten::batch_norm", "aten::embedding", "aten::scaled_dot_product_attention", "aten::lstm",
+    "aten::gru",
+)  # fmt: skip
 
 
 def passes_of_a_graph(trace: Trace, steps: Steps) -> float:
@@ -38,3 +44,15 @@ def many_passes(trace: Trace, steps: Steps, n_tensors: int) -> int:
     n = np.count_nonzero((steps.containing(at) >= 0) & ~updates.covers(at))
     n_passes = round(n / max(n_tensors * len(steps), 1)) if n_tensors else 0
     return n_passes if n_passes >= _MANY else 0
+
+
+def run_again(trace: Trace, steps: Steps) -> tuple[float, float]:
+    """Parts of the model that a step runs again in its backward pass; of all layers, their part."""
+    ops = trace.is_a(Category.OP) & trace.named(LAYERS.__contains__)
+    at = trace.start_ns[ops]
+    at = at[steps.containing(at) >= 0]
+    backward = np.flatnonzero(backward_rows(trace))
+    again = at[span(trace, backward).covers(at)]
+    nodes = np.searchsorted(np.sort(trace.start_ns[backward]), again)
+    part = len(again) / max(len(at) - len(again), 1)
+    return len(np.unique(nodes)) / max(len(steps), 1), min(part, 1.0)

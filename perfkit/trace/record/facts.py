@@ -13,6 +13,7 @@ from perfkit.base.device import in_use
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
+from perfkit.base.memory_peak import peak_of_memory
 
 if TYPE_CHECKING:  # no loader may be used
     from perfkit.base.machine.dataloader_stats import DataLoaderSampler, DataLoaderStats
@@ -43,6 +44,7 @@ class Facts:
         loading: what DataLoader workers and the training thread did with their time.
         compiled: what ``torch.compile`` did in all of the region; None if nothing.
         expandable_segments: whether the segments of the device's allocator could grow.
+        memory: the most bytes that the process has held, on its device if it uses one, of how many.
     """
 
     optimizers: tuple[OptimizerFacts, ...] = ()
@@ -52,6 +54,7 @@ class Facts:
     loading: DataLoaderStats | None = None
     compiled: CompileReport | None = None
     expandable_segments: bool | None = None
+    memory: tuple[int, int] | None = None
 
 
 class FactsWatch:
@@ -131,6 +134,7 @@ class FactsWatch:
             loading=None if self.loaders is None else self.loaders.result(),
             compiled=self._compiled,
             expandable_segments=expandable,
+            memory=peak_of_memory(),
         )
 
 
