@@ -17,6 +17,8 @@ from perfkit.measure.live import Live
 
 # Less of it is padding, which is not worth a change.
 _LEAST_IGNORED = 0.25
+# So many classes are words or persons; their scores are told where they are most of the step.
+_MANY_CLASSES, _MOST_OF_IT = 20_000, 0.5
 # How one-hot rows are made, the surest first; and nodes between them and the product, at most.
 _MAKES, _NEAR = (("aten::one_hot",), ("aten::scatter_", "aten::scatter"), ("aten::index",)), 3
 _BESIDE = ("aten::zeros", "aten::to")
@@ -51,11 +53,35 @@ def ignored_targets(live: Live) -> Iterator[Finding]:
     )
 
 
-def _from_product_to_loss(case: Case, back: tuple[int, ...]) -> tuple[float, str | None]:
+@state
+def output_layer(live: Live) -> Iterator[Finding]:
+    """Most of a step goes to the scores of very many classes."""
+    seen = [one for one in live.graphs if isinstance(one, IgnoredTargets)]
+    most = max(seen, key=lambda one: one.n_classes, default=None)
+    if most is None or (n := most.n_classes) < _MANY_CLASSES or 4 * most.n_ignored > most.n:
+        return
+    yield fact(
+        "output-layer",
+        f"Most of a step goes to scores of all {fmt_count(n)} classes",
+        (f"{fmt_count(most.n)} targets a batch, each with its output layer, softmax and backward",),
+        "# classes sorted by how often they come: rare ones are scored only where they are needed\n"
+        f"head = nn.AdaptiveLogSoftmaxWithLoss(features, {n}, cutoffs=[{n // 50}, {n // 5}])\n"
+        "loss = head(hidden, labels).loss  # in place of output layer and cross_entropy\n"
+        "# or fewer classes: subwords in place of words",
+        acts_on=("forward", "backward"),
+        where=partial(_from_product_to_loss, back=most.back, least=_MOST_OF_IT),
+        changes="rare classes get fewer weights",
+    )
+
+
+def _from_product_to_loss(
+    case: Case, back: tuple[int, ...], least: float = 0.0
+) -> tuple[float, str | None]:
     numbers = case.trace.sequence[case.nesting.rows]
     last = np.unique(numbers[case.is_named(*LOSSES)])
     found = (numbers >= 0) & np.isin(numbers, last[:, None] - np.array(back))
-    return case.share_at(found), case.line_at(found)
+    share = case.share_at(found)
+    return share * (share >= least), case.line_at(found)
 
 
 @state

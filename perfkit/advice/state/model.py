@@ -6,11 +6,27 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, fact
 from perfkit.advice.state import alive, state
-from perfkit.base.source import call_with, line_of, name_of, only_line_with, shown_line
-from perfkit.base.words import fmt_count, plural
+from perfkit.base.source import (
+    call_with,
+    line_of,
+    lines_with,
+    name_of,
+    only_line_with,
+    shown_line,
+)
+from perfkit.base.words import fmt_count, fmt_share, plural
 from perfkit.measure.live import Live
+from perfkit.memory.parameters import (
+    all_optimizers,
+    is_plain_with_grad,
+    largest_with,
+    rows_used,
+    stepped_by,
+    takes_sparse,
+)
 
 # Modules of one model that are looked at.
 _MOST_MODULES = 20_000
@@ -130,6 +146,40 @@ def unused_gradients(live: Live) -> Iterator[Finding]:
     )
 
 
+# Gradients of fewer, of all numbers that have one, cost little.
+_LEAST_IDLE, _LEAST_STEPS, _MOST_PARTS = 0.1, 3, 4
+
+
+@state
+def gradients_of_no_optimizer(live: Live) -> Iterator[Finding]:
+    """Backward makes gradients of weights that no optimizer has, and that nothing changes."""
+    optimizers = [one for _, one in alive(live.optimizers)]
+    models = [model for _, model in alive(live.modules)]
+    some = {p for model in models for p in model.parameters() if is_plain_with_grad(p)}
+    idle = some - stepped_by(optimizers)
+    n, n_idle = (sum(p.numel() for p in these) for these in (some, idle))
+    if not optimizers or n_idle < max(_LEAST_IDLE * n, 1):
+        return
+    # what is a copy of what an optimizer has changes with it, and so does what is updated by hand
+    values = hash(frozenset((id(p), float(p.detach().flatten()[0])) for p in idle))
+    before, at = live.first_look(optimizers[0], values)
+    if before != values or live.n_steps - at < _LEAST_STEPS or idle & stepped_by(all_optimizers()):
+        return
+    freeze = [f"{one}.requires_grad_(False)" for one in largest_with(idle, models)]
+    yield fact(
+        "idle-gradients",
+        f"Backward makes gradients of {fmt_share(n_idle / n)} of the weights for no optimizer",
+        (
+            f"no optimizer has {fmt_count(n_idle)} of {fmt_count(n)} numbers that get a gradient, "
+            f"and nothing changed them in steps {at} to {live.n_steps}",
+        ),
+        "# before the loop (and before DistributedDataParallel):\n"
+        + "\n".join(freeze[:_MOST_PARTS]),
+        acts_on=("backward",),
+        changes="clipping does not count them any more" * any(lines_with(r"\bclip_grad_norm_\(")),
+    )
+
+
 @state
 def no_sync_too_late(live: Live) -> Iterator[Finding]:
     """``no_sync`` is entered after the forward pass, which has decided already."""
@@ -152,8 +202,8 @@ def no_sync_too_late(live: Live) -> Iterator[Finding]:
         )
 
 
-# A table in which a step touches so few of its rows, and of at least so many numbers.
-_FEW_ROWS, _LARGE_TABLE, _MOST_NUMBERS = 0.05, 1_000_000, 50_000_000
+# A table in which a step touches so few of its rows.
+_FEW_ROWS = 0.05
 
 
 @state
@@ -164,7 +214,7 @@ def dense_embedding(live: Live) -> Iterator[Finding]:
             if "Embedding" not in type(module).__name__ or getattr(module, "sparse", True):
                 continue
             weight: Any = getattr(module, "weight", None)
-            used = None if weight is None else _rows_used(weight)
+            used = None if weight is None else rows_used(weight)
             if used is None or used > _FEW_ROWS * len(weight):
                 continue
             kind, size = name_of(module), f"{len(weight)}, {weight.shape[1]}"
@@ -172,6 +222,10 @@ def dense_embedding(live: Live) -> Iterator[Finding]:
             made = (call_with("sparse=True", kind, before=at) for at in (rf"\b{own}\b.*", ""))
             line, code = next((one for one in made if one[0]), (None, ""))
             table = f"model.{path}" if all(map(str.isidentifier, path.split("."))) else "table"
+            rest = f"the other optimizer gets all parameters but {table}.weight; both step"
+            stepped = f"rare = torch.optim.SparseAdam({table}.parameters(), lr)\n# {rest}"
+            if takes := takes_sparse([one for _, one in alive(live.optimizers)], weight):
+                stepped = "# the optimizer stays: SGD takes such gradients"
             yield fact(
                 "dense-embedding",
                 f"A step uses {fmt_count(used)} of {fmt_count(len(weight))} rows of an embedding, "
@@ -180,22 +234,16 @@ def dense_embedding(live: Live) -> Iterator[Finding]:
                     f"the gradient of {kind}({size}) is dense: backward fills all rows with zeros "
                     "first, and the optimizer goes over each",
                 ),
-                f"{code or f'table = nn.{kind}({size}, sparse=True)'}\n"
-                f"rare = torch.optim.SparseAdam({table}.parameters(), lr)\n"
-                f"# the other optimizer gets all parameters but {table}.weight; both step",
+                f"{code or f'table = nn.{kind}({size}, sparse=True)'}\n{stepped}",
                 line=line,
                 acts_on=("backward", "optimizer"),
-                changes="SparseAdam has no weight decay, and updates only the rows that it sees",
+                where=_of_tables,
+                changes="SparseAdam has no weight decay, and updates only the rows that it sees"
+                * (not takes),
             )
             return
 
 
-def _rows_used(weight: Any) -> int | None:
-    """Rows of a gradient with a number in them; None where that is not known, or dear to ask."""
-    grad = weight.grad
-    if grad is None or grad.is_sparse or grad.device.type != "cpu" or grad.ndim != 2:
-        return None
-    if not _LARGE_TABLE <= grad.numel() <= _MOST_NUMBERS or str(grad.dtype) == "torch.bfloat16":
-        return None
-    # numpy: no operator of torch's, which a recording would show
-    return int(grad.detach().numpy().any(axis=1).sum())
+def _of_tables(case: Case) -> tuple[float, None]:
+    made = case.is_named("aten::embedding_dense_backward", "aten::_embedding_bag_dense_backward")
+    return min(case.share_at(made) + case.lost_to("optimizer"), 1.0), None
