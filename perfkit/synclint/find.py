@@ -36,9 +36,7 @@ class SyncLine(Shown):
     """One line that makes the host wait for the GPU.
 
     Attributes:
-        file: the file of the line, as tracebacks name it.
         op: what on that line waits, as it was written; several are separated by commas.
-        count: how often it happened while the code was watched.
         code: the text of the line; empty where the source is not to be had.
         place: the line as a person names it: ``train.py:12``, ``cell [3], line 5``.
         inside: the line of a library that asked for the value (``file:line``), the one that did

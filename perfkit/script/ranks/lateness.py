@@ -60,7 +60,6 @@ class Lateness:
     Attributes:
         n_steps, step_ms: that were compared, and their mean length.
         wait_ms: what a rank waits for the last one, ms a step, mean of all ranks but the last.
-        late: the late ranks, the worst first.
         wait_by_rank_ms: rank → its own wait, ms a step.
     """
 

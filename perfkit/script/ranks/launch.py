@@ -46,7 +46,6 @@ class LaunchedRun(RankedRun):
 
     Attributes:
         values: what it returned, by rank; None of a generator that was stopped.
-        output: the end of what the ranks printed.
         failures: of each attempt that torchrun restarted, who ended it.
     """
 

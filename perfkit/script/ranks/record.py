@@ -31,13 +31,11 @@ class RankRecord:
         phase_s: seconds of each phase in the whole run; until its last step where it did not
             finish, since what came after that may be nothing but a hang.
         samples: of the batches that came from DataLoaders; None where that is not known.
-        memory_kind: ``"allocated"`` on a device, or ``"resident"``.
         collectives: what :func:`perfkit.trace.ask.rank_summary.summary_of` says of its recorded
             steps; None where none was recorded.
         n_left_out: first steps that no figure is of.
         busy: what else its machine did during the run, in words; empty where nothing slowed it.
         lost: upper bound of the share of time that it lost to that.
-        text: its report, for a terminal; empty where it shows none.
         numbers: of the steps, from 0; of a long run every second, fourth … one.
         phase_ms: milliseconds, a row per step, a column per phase of
             :data:`~perfkit.measure.phases.PHASES`.
