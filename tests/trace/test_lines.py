@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from perfkit.base import torch_compat
 from perfkit.base.line_sampler import Frame, LineSampler, Look
 from perfkit.trace import Recorder
 from perfkit.trace.record.lines import (
@@ -122,6 +123,31 @@ def test_by_line_merges_the_libraries_that_a_line_called() -> None:
 
     merged = LineSamples((line("PIL", 4), line("torch", 3)), 10).by_line()
     assert [(x.n_samples, x.share) for x in merged] == [(7, 0.7)]
+
+
+def test_a_line_that_runs_a_training_is_known_where_the_training_waits_for_data() -> None:
+    user = Frame("/home/me/train.py", "main", 5)
+    data = (
+        Frame("/x/site-packages/pictures/sets.py", "Pictures.__getitem__", 9),
+        Frame(torch.utils.data.dataloader.__file__, "_BaseDataLoaderIter.__next__", 2),
+        user,
+    )
+    loops = [(Frame("/x/site-packages/trainer/loop.py", "Loop.run", n), user) for n in range(1, 5)]
+    looks = [Look(0.0, stack) for stack in [data] * 6 + loops]
+    told = {(x.in_data_wait, x.is_framework) for x in lines_of(samples_of(looks)).lines}
+    assert told == {(True, True), (False, True)}
+
+
+def test_items_that_are_watched_are_loaded_in_the_wait_for_data_all_the_same() -> None:
+    """What watches them stands on the stack, between the loader and its data set."""
+    key = user_line((
+        Frame("/home/me/data.py", "Data.__getitem__", 5),
+        Frame(torch_compat.__file__, "watch_items.<locals>.fetch", 7),
+        Frame(torch.utils.data.dataloader.__file__, "_BaseDataLoaderIter.__next__", 2),
+        Frame("/home/me/train.py", "main", 5),
+    ))  # fmt: skip
+    assert key is not None
+    assert key.in_data_wait
 
 
 def test_what_runs_the_users_code_is_no_line_of_it() -> None:

@@ -62,7 +62,6 @@ class Line:
         text: the statement that begins there (see :mod:`perfkit.base.source`); empty where
             there is no source.
         n_samples: in how many samples it was the innermost line of user code.
-        share: the same as a share of all samples of the step's thread.
         in_data_wait: it ran inside a DataLoader's ``__next__`` (data loading without workers).
         library: the package in which the sample was really taken: ``PIL``, ``torch`` …
         library_function: the Python function there: ``PIL.ImageFile.load``; that of most samples
@@ -409,7 +408,8 @@ def _function(frame: Frame) -> str:
 
 
 def _frameworks(counts: Counter[_Key], n: int) -> frozenset[tuple[str, int]]:
-    """Lines that take most of the samples through several lines of installed packages."""
+    """Lines that take most samples but waits for data, through several lines of packages."""
+    n -= sum(count for key, count in counts.items() if key.in_data_wait)
     total: Counter[tuple[str, int]] = Counter()
     inner: dict[tuple[str, int], set[tuple[str, int]]] = {}
     for key, count in counts.items():
@@ -519,6 +519,8 @@ def _whose(file: str, function: str) -> int:
     """The user's, an installed package's that says something (not torch's, no wrapper), or none."""
     if is_user_code(file):
         return _USERS
+    if function.startswith("watch_items."):  # between a loader and its data set
+        return _NOBODYS
     if _RUNS_CODE.search(file) or file.startswith(_PERFKIT):
         return _STOP
     name = function.rpartition(".")[2]
