@@ -46,15 +46,11 @@ class Diagnosis:
             is at least a fifth of the step (``gaps``: idle although work is queued; ``driver``:
             idle while the host is in a long driver call that launches nothing).
         verdict: the same in at most twelve words.
-        findings: what to change, sorted by the bound of the gain, largest first.
         no_cure: a sentence if no finding is about what bounds the step; else empty.
         first: what to say before the sentence: that most of the time was not in steps like these.
         doubts: that the machine was busy or held back, to be said after it.
-        is_one_sided: whether only the host's work was recorded, or only the device's, so that what
-            bounds the step is not known.
         step_ms: what all shares are of: the median step without the profiler, else the mean of
             the recorded ones; no less than the device works on it.
-        is_ahead: whether the device works on a step for longer than the host.
     """
 
     bound_by: str

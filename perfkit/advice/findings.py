@@ -20,8 +20,6 @@ class Finding:
     """One thing worth changing.
 
     Attributes:
-        rule: the rule that found it, e.g. ``dataloader-no-workers``.
-        title: the finding in a sentence, without the full stop.
         evidence: what was seen, with numbers, one sentence each.
         gain_at_most: upper bound of the speed-up of a step, e.g. 1.4; a bound, not a promise.
             Bounds above 10 read "over 10×": the rest of such a step is not known well enough to

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 
 from perfkit.advice.findings import Finding, amdahl, fact, found
 from perfkit.advice.line_kinds import (
@@ -12,7 +11,6 @@ from perfkit.advice.line_kinds import (
     BY_LIBRARY,
     GROWS,
     LOGGING,
-    NUMPY,
     OTHER,
     SLEEP,
     WAITING,
@@ -36,6 +34,8 @@ LARGE = 0.25
 # at these alone, they are slow steps of the same kind.
 _OF_EVERY_STEP = re.compile(r"^(async )?for\b.*:$|\.backward\(|\.step\(")
 
+# Drawing a model's first weights: no file has them sooner, and nothing is to be left out.
+_FIRST_WEIGHTS = re.compile(r"torch/nn/init|\breset_parameters \(")
 _SAVES = re.compile(r"\bsave\w*\(|_save\(|checkpoint", re.IGNORECASE)
 _OF_A_MODEL = re.compile(r"model|net\b|state|checkpoint|ckpt|optim|train", re.IGNORECASE)
 
@@ -72,11 +72,6 @@ _SET_UP = (
 _BY_PHASE = {"evaluation": _LARGER, "checkpoint": _CHECKPOINT, "data wait": _DATA}
 _RUNS_A_MODEL = ("evaluation", "forward", "backward", "optimizer")
 _BEFORE_TRAINING = "# passes before the first step: over fewer batches, in torch.inference_mode()"
-_MORE_A_CALL = (
-    "# a policy's call takes about as long for 32 rows as for one: more environments a call, in\n"
-    "# rollouts so much shorter that n_envs * n_steps stays the same (slow ones: AsyncVectorEnv)\n"
-    "envs = gym.vector.SyncVectorEnv([make_env] * 32)  # or make_vec_env(name, n_envs=32)"
-)
 _PROFILE_IT = "with perfkit.profile() as prof:  # that part by itself\n    ...\nprint(prof)"
 
 # What to do about a line whose work grows.
@@ -142,6 +137,8 @@ def outside(elsewhere: Elsewhere | None, *, compile_s: float = 0.0) -> list[Find
     # an evaluation now and then, and once more after the last step, is one thing
     groups: dict[str, list[Stretch]] = {}
     for stretch in elsewhere.stretches:
+        if stretch.is_set_up and _FIRST_WEIGHTS.search(stretch.mostly):
+            continue
         groups.setdefault(stretch.below or stretch.place or stretch.when, []).append(stretch)
     least_s = max(_LEAST_SHARE * elsewhere.region_s, _LEAST_S)
     spent = [(one, sum(s.seconds for s in one)) for one in groups.values()]
@@ -169,9 +166,8 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
     kind, (place, source) = OTHER if at is None else kinds[at], lines[at or 0]
     title = f"{fmt_share(share)} of the time is spent {when}"
     to_do = _what_to_do(stretch, kind, phase)
-    by_code = {code: name for name, code in _BY_PHASE.items()} | {_MORE_A_CALL: "rollouts"}
+    by_code = {code: name for name, code in _BY_PHASE.items()}
     by_code |= dict.fromkeys((_LESS_OFTEN, _TOO_OFTEN, _EVALUATION), "evaluation")
-    between = min((b - a for a, b in pairwise(stretch.numbers)), default=0)
     of_phase = phase * (phase in _BY_PHASE and kind not in BY_LIBRARY)
     what = by_code.get(to_do, of_phase or kind.words * (kind is not OTHER))
     line = f"{place}: {source}" if place and is_of_it[at or 0] else None
@@ -183,11 +179,10 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
             *(s.words() for s in stretches),
             *(f"{fmt_share(part)} of it at {at}: {source}" for at, source, part in stretch.inside),
         ],
-        to_do.replace("% 500", f"% {max(500, 4 * between)}"),  # not what the code does already
+        to_do,
         cures=OF_LOADING if phase == "data wait" else (),
         share=share,
         of="for the code as a whole, ",
-        changes="rollouts have fewer steps of more environments" * (what == "rollouts"),
         line=(stretch.below * (what == "evaluation")) or line,
     )
 
@@ -196,8 +191,6 @@ def _what_to_do(stretch: Stretch, kind: LineKind, phase: str) -> str:
     """A snippet for the line that is known to be slow, else for what the stretch is."""
     if kind.title or kind in (SLEEP, WAITING):
         return kind.what_to_do
-    if stretch.plays and not stretch.is_set_up and kind in (OTHER, NUMPY):
-        return _MORE_A_CALL
     code = f"{stretch.source} {stretch.below}"
     saves = _SAVES.search(f"{code} {stretch.place}") and _OF_A_MODEL.search(code)
     if phase == "checkpoint" or saves:

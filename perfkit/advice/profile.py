@@ -206,8 +206,6 @@ def explain(
 
     Args:
         is_step: whether the whole recording is a step, because you say so.
-        whole: host class → share, of all steps of the run; None where only a few are known.
-        evaluated_ms: what of each recorded step was evaluation, where that is known.
     """
     made = recording if isinstance(recording, Recording) else None
     trace = recording.trace if isinstance(recording, Recording) else recording

@@ -90,7 +90,6 @@ class LoaderUse:
     """A DataLoader and what came of it.
 
     Attributes:
-        n_starts: iterators started, one an epoch.
         start_s: seconds that starting them took, with the first batch of each.
         padding: of the batches that were looked into, the most padded part.
         equal_batches: whether the first two batches were the same.

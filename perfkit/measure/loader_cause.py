@@ -42,8 +42,6 @@ class LoaderCause:
         kind: ``"disk"``, ``"code"`` (its own CPU time, and no core is free), ``"workers"`` (too few
             for the cores) or ``"elsewhere"`` (neither a core nor the disk: a network, a lock, a
             sleep).
-        title: the cause in a sentence, without the full stop.
-        gain_at_most: upper bound of a step's speed-up; 10 at most.
     """
 
     kind: Kind

@@ -23,7 +23,6 @@ class TorchWatch:
     """The instruments of a run; see :class:`perfkit.script.run_watch.RunWatch`.
 
     Attributes:
-        run: every step, its data wait, phases and memory.
         left_as_it_is: the program hung while it was recorded, or while its memory or waits were
             looked at: that ends in the program's thread alone, so nothing of it is known.
     """

@@ -68,6 +68,7 @@ class WholeRun(Shown):
 
     Attributes:
         ended: how it ended: ``"finished"``, ``"raised ValueError"``, ``"ended with exit code 3"``.
+        sentence: what bounds its steps, or why that is not known.
         n_steps: steps: an optimizer stepped, or, where none did, a backward pass ended.
         parts: where the wall time went; they add up to it.
         steps: figures of all steps but the first ones (ms, data wait, samples/s, memory); None
@@ -78,10 +79,9 @@ class WholeRun(Shown):
         profile: a few recorded steps, explained; None where none was recorded.
         lines: samples of source lines, where nothing was recorded: of the usual steps, or of the
             whole run where it has none.
-        worker_lines, process_lines: the same of the DataLoader's workers, and of other processes
-            that it started.
         memory: account of the first steps' memory; None unless asked for.
         syncs: lines that would make a GPU wait, predicted from two steps; None unless asked for.
+        rank: of this process in a job of several; None for one.
     """
 
     program: str

@@ -37,7 +37,7 @@ class SyncLine(Shown):
 
     Attributes:
         op: what on that line waits, as it was written; several are separated by commas.
-        code: the text of the line; empty where the source is not to be had.
+        count: how often it happened while the code was watched.
         place: the line as a person names it: ``train.py:12``, ``cell [3], line 5``.
         inside: the line of a library that asked for the value (``file:line``), the one that did
             most often and how many others, if there is one; else empty.

@@ -220,6 +220,42 @@ def test_a_loader_that_a_busy_device_hides_is_no_finding() -> None:
     assert _rules(sim) == set()
 
 
+def test_the_function_of_a_line_that_runs_a_whole_training_is_none_that_loads() -> None:
+    line = _line("trainer.fit(model)", 30, 100)
+    for is_framework in (False, True):
+        one = dataclasses.replace(line, function="main", is_framework=is_framework)
+        diagnosis = _diagnosis(cpu_training(6, wait=870, loader=SINGLE), LineSamples((one,), 100))
+        finding = _finding(diagnosis, "dataloader-no-workers")
+        assert ("main()" in finding.what_to_do) is not is_framework
+
+
+@pytest.mark.parametrize(
+    ("mostly", "told"),
+    [
+        ("", True),
+        ("draw (pictures/plot.py)", True),
+        ("forward (torch/nn/modules/linear.py)", False),
+        ("forward (bert/modeling.py)", False),
+    ],
+)
+def test_a_line_that_calls_a_package_s_model_says_nothing(mostly: str, told: bool) -> None:
+    line = _line("outputs = model(**batch)", 40, 100, waiting=False, library="bert")
+    lines = LineSamples((dataclasses.replace(line, function="train", mostly=mostly),), 100)
+    assert ("hottest-line" in _rules(cpu_training(6), lines)) is told
+
+
+def test_python_of_which_no_line_was_seen_is_told_only_where_it_is_most_of_the_step() -> None:
+    """It said that some function takes much of the step, and to look for it line by line."""
+    for gap, told in ((600, False), (2_400, True)):
+        sim = Simulated()
+        for i in range(4):
+            sim.step(i, i * 4_000, 4_000)
+            sim.host("aten::linear", i * 4_000, 4_000 - gap - 100)
+        seen = LineSamples((_line("loss.backward()", 40, 100, waiting=False),), 100)
+        assert ("host-python" in _rules(sim, seen)) is told
+        assert "host-python" in _rules(sim)  # nobody looked
+
+
 def test_image_decoding() -> None:
     lines = LineSamples((_line("img = Image.open(path)", 30, 100),), 100)
     diagnosis = _diagnosis(cpu_training(6, wait=870, loader=SINGLE), lines)
@@ -1157,18 +1193,3 @@ def test_waits_on_a_device_that_works_are_not_named() -> None:
     said = _diagnosis(gpu_training(6, n_kernels=5, item=True, restart=200)).sentence
     assert said.startswith("Partly sync-bound")
     assert "sat in" not in said
-
-
-@pytest.mark.parametrize(
-    ("called", "is_model"), [("torch.nn.modules.linear.forward", True), ("numpy.sort", False)]
-)
-def test_a_model_that_is_called_by_another_name_is_not_to_be_run_less(
-    called: str, is_model: bool
-) -> None:
-    """``agent.get_action_and_value(x)``: "is its result needed each time? every 50th time"."""
-    lines = tuple(
-        Line("a.py", at, f"a.py:{at}", "get_action", f"y{at} = f(x)", 10, 0.1, False, "", called)
-        for at in (3, 4, 5)
-    )
-    found = _diagnosis(cpu_training(6), LineSamples(lines, 100)).findings
-    assert any("get_action()" in f.title for f in found) is not is_model

@@ -55,7 +55,8 @@ def dataloader(case: Case) -> Iterator[Finding]:
         evidence.append(f"{fmt_share(top.share)} of {of} {'are' if alone else 'is'} at {top.where}")
     of_function: dict[str, float] = {}
     for one in lines:
-        if (one.in_data_wait or not alone) and not one.source.startswith("for "):  # over batches
+        is_loop = one.is_framework or one.source.startswith("for ")  # over batches
+        if (one.in_data_wait or not alone) and not is_loop:
             of_function[one.function] = of_function.get(one.function, 0.0) + one.share
     gain, formula = amdahl(lost)
     cores = case.facts.n_cores

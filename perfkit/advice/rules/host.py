@@ -163,6 +163,8 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
     waits = kind is WAITING
     hooks = case.share_of(after_updates(case.trace, case.steps))
     is_hook = top is None and 2 * hooks > share
+    if top is None and case.lines.n_samples and not (is_hook or case.on_device) and lost < _MOST:
+        return  # no line was seen at it often, and it is not what bounds the step
     what += " outside of torch"
     if is_hook:
         what = "A hook of the optimizer, perhaps a profiler's,"

@@ -47,6 +47,9 @@ _LEAST_OF_A_KIND, _LEAST_KIND = 5, 0.1
 # Lines that every training loop has, and that say nothing by themselves.
 _USUAL = re.compile(r"\.backward\(|\.step\(|\.zero_grad\(|^(async )?for\b.*:$|^with\b.*:$")
 
+# A line that calls the model, whether torch's layers or a package's.
+_COMPUTES = re.compile(r"torch/nn/modules|^forward \((?!torch/)")
+
 _OF_A_FUNCTION = (
     "# is its result needed each time? If it is only looked at: every 50th time, or once\n"
     "# an epoch; if it goes through all that came before, keep a running result"
@@ -73,9 +76,7 @@ def _hottest(lines: LineSamples) -> Line | None:
         x
         for x in lines.by_line()
         if OPENS.fits(x.source)
-        or not (
-            _USUAL.search(x.source) or x.function == "forward" or "torch/nn/modules" in x.mostly
-        )
+        or not (_USUAL.search(x.source) or x.function == "forward" or _COMPUTES.search(x.mostly))
     )
     top = max(told, key=lambda x: x.n_samples, default=None)
     is_hot = top is not None and top.n_samples >= _LEAST_SAMPLES and top.share >= _LEAST_SHARE
@@ -91,10 +92,9 @@ def _in_a_function(case: Case) -> Iterator[Finding]:
         n, share = sum(x.n_samples for x in lines), sum(x.share for x in lines)
         if n < _LEAST_SAMPLES or share < _LEAST_OF_A_FUNCTION:
             return
-        if name == "forward" or name.startswith("<") or any(_USUAL.search(x.source) for x in lines):
+        is_usual = any(x.is_framework or _USUAL.search(x.source) for x in lines)
+        if is_usual or re.match("forward$|<", name) or _COMPUTES.search(lines[0].mostly):
             continue
-        if 3 * sum(x.n_samples for x in lines if "torch.nn.modules" in x.library_function) > n:
-            continue  # the model, by another name
         kinds = ((kind_of(x, trains=case.trains), x) for x in lines)
         known = (one for one in kinds if one[0] in BY_LIBRARY)
         kind, line = next(known, (None, lines[0]))

@@ -30,7 +30,7 @@ _LEAST_STARTS, _MANY_STARTS = 0.05, 8
 _SMALL_SAMPLE_BYTES = 4096
 _LEAST_BATCH = 16
 # To keep an item gains nothing where it takes less to make; of memory, what may be kept.
-_LEAST_ITEM_S, _MOST_KEPT = 1e-4, 0.25
+_LEAST_ITEM_S, _MOST_KEPT = 3e-5, 0.25
 # Views of what is so many times larger.
 _VIEW = 4
 # What an item takes beside its numbers: its tensors are Python objects.

@@ -30,6 +30,8 @@ from perfkit.memory.parameters import (
 
 # Modules of one model that are looked at.
 _MOST_MODULES = 20_000
+# A forward pass of small operators is at most so many times as fast where it makes no graph.
+_WITHOUT_GRAPH = 1.5
 # So many hooks more, and at least one for every other step: they are added in the loop.
 _MANY_HOOKS = 4
 # Fewer groups than these make no update slow.
@@ -79,7 +81,7 @@ def evaluation_keeps_graphs(live: Live) -> Iterator[Finding]:
         if not any(parameter.requires_grad for parameter in model.parameters()):
             continue
         share = live.with_graph_s / (live.ended_s - live.began_s)
-        gain, formula = amdahl(share)
+        gain, formula = amdahl(share, speedup=_WITHOUT_GRAPH)
         # what a GPU does comes later than the call
         is_known = share <= 1 and all(x.device.type == "cpu" for x in model.parameters())
         yield fact(

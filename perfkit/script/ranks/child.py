@@ -30,7 +30,6 @@ class Parcel:
     """What travels to the ranks.
 
     Attributes:
-        sources: lines of notebook cells by file name, for tracebacks.
         backend: of the process group that is made for it; empty for none.
         n_steps: after so many a generator is closed: the recorded ones are over, and as many again
             without the profiler tell what recording cost.

@@ -36,7 +36,6 @@ class Status:
         step_ms: median of the last steps; None before there were some.
         line: of the program, where the step takes long; empty where unknown.
         waits_in: in what it waits for other ranks, as far as its frames tell: ``all_reduce``.
-        ended: how it ended, in words that follow its name; empty while it runs.
         is_told: whether what it saw of the run is in the folder.
     """
 

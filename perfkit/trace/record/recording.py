@@ -24,9 +24,6 @@ class Recording:
         n_steps_profiled: steps that the trace's marks cover.
         lines: samples of source lines, of steps like the recorded ones, recorded or not; of the
             whole region where it has none.
-        worker_lines: the same of the DataLoader's workers, of the whole region.
-        elsewhere: the region's time outside of steps like the recorded ones; None where no step
-            was recorded.
         n_foreign_steps: optimizer steps in other threads, which are not recorded.
         unprofiled_ms: lengths of steps that followed the recorded ones, by the host's clock.
     """
@@ -90,6 +87,7 @@ class Cost:
         profiled_step_ms: median step while the profiler ran; None where no step was seen.
         unprofiled_step_ms: median of later steps without it, which still have perfkit's hooks (the
             end of a step is seen, lines are sampled); None where none followed.
+        stop_s: seconds that stopping the profiler took, once.
         read_s: seconds to write the trace out and read it back, once, after the region.
         stays_attached: whether launches stay slower until the process ends.
     """
