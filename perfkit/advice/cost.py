@@ -59,8 +59,6 @@ class RunCost(Shown):
 
     Attributes:
         low_ms, high_ms: its interval; None where only one length is known.
-        how: where that length comes from, in words.
-        currency: of all prices, as given; may be empty.
         price_low, price_high: at the ends of the interval; None where there is none.
         elsewhere: the same run on other devices, the cheapest first.
     """

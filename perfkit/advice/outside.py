@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 from perfkit.advice.findings import Finding, amdahl, fact, found
 from perfkit.advice.line_kinds import (
@@ -11,6 +12,7 @@ from perfkit.advice.line_kinds import (
     BY_LIBRARY,
     GROWS,
     LOGGING,
+    NUMPY,
     OTHER,
     SLEEP,
     WAITING,
@@ -72,6 +74,11 @@ _SET_UP = (
 _BY_PHASE = {"evaluation": _LARGER, "checkpoint": _CHECKPOINT, "data wait": _DATA}
 _RUNS_A_MODEL = ("evaluation", "forward", "backward", "optimizer")
 _BEFORE_TRAINING = "# passes before the first step: over fewer batches, in torch.inference_mode()"
+_MORE_A_CALL = (
+    "# a policy's call takes about as long for 32 rows as for one: more environments a call, in\n"
+    "# rollouts so much shorter that n_envs * n_steps stays the same (slow ones: AsyncVectorEnv)\n"
+    "envs = gym.vector.SyncVectorEnv([make_env] * 32)  # or make_vec_env(name, n_envs=32)"
+)
 _PROFILE_IT = "with perfkit.profile() as prof:  # that part by itself\n    ...\nprint(prof)"
 
 # What to do about a line whose work grows.
@@ -166,8 +173,9 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
     kind, (place, source) = OTHER if at is None else kinds[at], lines[at or 0]
     title = f"{fmt_share(share)} of the time is spent {when}"
     to_do = _what_to_do(stretch, kind, phase)
-    by_code = {code: name for name, code in _BY_PHASE.items()}
+    by_code = {code: name for name, code in _BY_PHASE.items()} | {_MORE_A_CALL: "rollouts"}
     by_code |= dict.fromkeys((_LESS_OFTEN, _TOO_OFTEN, _EVALUATION), "evaluation")
+    between = min((b - a for a, b in pairwise(stretch.numbers)), default=0)
     of_phase = phase * (phase in _BY_PHASE and kind not in BY_LIBRARY)
     what = by_code.get(to_do, of_phase or kind.words * (kind is not OTHER))
     line = f"{place}: {source}" if place and is_of_it[at or 0] else None
@@ -179,10 +187,11 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
             *(s.words() for s in stretches),
             *(f"{fmt_share(part)} of it at {at}: {source}" for at, source, part in stretch.inside),
         ],
-        to_do,
+        to_do.replace("% 500", f"% {max(500, 4 * between)}"),  # not what the code does already
         cures=OF_LOADING if phase == "data wait" else (),
         share=share,
         of="for the code as a whole, ",
+        changes="rollouts have fewer steps of more environments" * (what == "rollouts"),
         line=(stretch.below * (what == "evaluation")) or line,
     )
 
@@ -191,6 +200,8 @@ def _what_to_do(stretch: Stretch, kind: LineKind, phase: str) -> str:
     """A snippet for the line that is known to be slow, else for what the stretch is."""
     if kind.title or kind in (SLEEP, WAITING):
         return kind.what_to_do
+    if stretch.plays and not stretch.is_set_up and kind in (OTHER, NUMPY):
+        return _MORE_A_CALL
     code = f"{stretch.source} {stretch.below}"
     saves = _SAVES.search(f"{code} {stretch.place}") and _OF_A_MODEL.search(code)
     if phase == "checkpoint" or saves:

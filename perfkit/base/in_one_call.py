@@ -12,7 +12,15 @@ import re
 import textwrap
 from typing import NamedTuple
 
-from perfkit.base.source import Loop, lines_with, loops_around, statement, whole_statement
+from perfkit.base.by_hand import by_hand
+from perfkit.base.source import (
+    Loop,
+    lines_with,
+    loops_around,
+    names_of,
+    statement,
+    whole_statement,
+)
 
 #: What a loop over gradients does: it is beside the model, and has no backward pass.
 ON_GRADIENTS = "work on one gradient after another"
@@ -158,6 +166,7 @@ _PICKS = re.compile(
 )
 _PICKED = "Rows of a tensor are taken one by one, and stacked"
 _OF_A_LIST = "  # of a list of tensors, once before: {0} = torch.stack({0})"
+_BY_HAND = "A formula takes many operators, and torch has it as one"
 _OF_OPERATORS = "# one call for all rounds of this loop, over a dimension of the tensor"
 _BEST = (
     ":\nbest = (scores + table).logsumexp(1)  # not, of each i: (scores + table[i]).logsumexp(0)"
@@ -189,6 +198,9 @@ def in_one_call(file: str, line: int) -> OneCall | None:
         return one
     if picked := _picked(file, line):
         return OneCall(_PICKED, picked)
+    functional = getattr(names_of(file).get("F"), "__name__", "") == "torch.nn.functional"
+    if one_operator := by_hand(whole_statement(file, line), *["F"] * functional):
+        return OneCall(_BY_HAND, one_operator)
     code = next(map(code_of, loops_around(file, line)), "")
     found = (_as(form, re.match(form.pattern, code)) for form in _LOOPS)
     return next(filter(None, found), None)

@@ -34,7 +34,6 @@ class EnergyOf:
     Attributes:
         joules_per_step: median of the blocks.
         low, high: least and most of the blocks, in J a step.
-        watts: mean while the steps ran.
         resting_watts: mean of a second before them, in which this program did nothing.
     """
 
@@ -88,7 +87,6 @@ def energy(
     virtual machines have none: then the result says so, and holds no figure.
 
     Args:
-        step: a training step, called without arguments.
         samples_per_step: how many samples it has, e.g. the batch size.
         budget_s: for how long to call it; not less than three blocks.
 

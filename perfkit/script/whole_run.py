@@ -68,7 +68,6 @@ class WholeRun(Shown):
 
     Attributes:
         ended: how it ended: ``"finished"``, ``"raised ValueError"``, ``"ended with exit code 3"``.
-        sentence: what bounds its steps, or why that is not known.
         n_steps: steps: an optimizer stepped, or, where none did, a backward pass ended.
         parts: where the wall time went; they add up to it.
         steps: figures of all steps but the first ones (ms, data wait, samples/s, memory); None
@@ -81,7 +80,6 @@ class WholeRun(Shown):
             whole run where it has none.
         memory: account of the first steps' memory; None unless asked for.
         syncs: lines that would make a GPU wait, predicted from two steps; None unless asked for.
-        rank: of this process in a job of several; None for one.
     """
 
     program: str

@@ -1193,3 +1193,18 @@ def test_waits_on_a_device_that_works_are_not_named() -> None:
     said = _diagnosis(gpu_training(6, n_kernels=5, item=True, restart=200)).sentence
     assert said.startswith("Partly sync-bound")
     assert "sat in" not in said
+
+
+@pytest.mark.parametrize(
+    ("called", "is_model"), [("torch.nn.modules.linear.forward", True), ("numpy.sort", False)]
+)
+def test_a_model_that_is_called_by_another_name_is_not_to_be_run_less(
+    called: str, is_model: bool
+) -> None:
+    """``agent.get_action_and_value(x)``: "is its result needed each time? every 50th time"."""
+    lines = tuple(
+        Line("a.py", at, f"a.py:{at}", "get_action", f"y{at} = f(x)", 10, 0.1, False, "", called)
+        for at in (3, 4, 5)
+    )
+    found = _diagnosis(cpu_training(6), LineSamples(lines, 100)).findings
+    assert any("get_action()" in f.title for f in found) is not is_model

@@ -426,6 +426,39 @@ def test_long_steps_that_evaluate_are_called_so_in_headline_and_finding(phases: 
     assert Elsewhere(8.0, 1.0, (plays,)).headline() == "75 % of the time is in steps 61 and 121."
 
 
+@pytest.mark.parametrize(
+    ("source", "inside"),
+    [
+        ("ok = self.collect_rollouts(self.env, buffer, n_steps)", ""),
+        ("action, value = agent(state)", "state, reward, done, info = envs.step(action.numpy())"),
+    ],
+)
+def test_rollouts_between_updates_are_no_evaluation(source: str, inside: str) -> None:
+    """They were told so, and to be made less often; training needs each of them."""
+    others = (("t.py:40", inside, 0.4),) * bool(inside)
+    told = Stretch(
+        "in every 16th step", 6.0, 9, "t.py:30", source, numbers=(17, 33), inside=others,
+        phases=(("evaluation", 0.9),),
+    )  # fmt: skip
+    (found,) = outside(Elsewhere(8.0, 1.0, (told,)))
+    assert found.title == "75 % of the time is spent in every 16th step: rollouts"
+    assert "SyncVectorEnv" in found.what_to_do
+    assert found.changes
+    made = dataclasses.replace(told, when="before the first step ended", numbers=(1,), phases=())
+    (found,) = outside(Elsewhere(8.0, 1.0, (made,)))
+    assert "rollouts" not in found.title  # that makes environments, perhaps
+    checks = dataclasses.replace(told, source="evaluate(policy, envs)")
+    (found,) = outside(Elsewhere(8.0, 1.0, (checks,)))
+    assert found.title.endswith(": evaluation")
+
+
+@pytest.mark.parametrize(("numbers", "n"), [((1, 11), 500), ((2, 502, 1002), 2000), ((), 500)])
+def test_less_often_is_less_often_than_it_is(numbers: tuple[int, ...], n: int) -> None:
+    told = Stretch("in some steps", 6.0, 9, "t.py:30", "evaluate(model)", numbers=numbers)
+    (found,) = outside(Elsewhere(8.0, 1.0, (told,)))
+    assert (f"if step % {n} == 0:" in found.what_to_do) is bool(numbers)
+
+
 def test_time_outside_of_the_steps_is_told_by_the_line_and_library_that_it_goes_to() -> None:
     """``model(x)`` after training: its weights are made out of parameters at each call."""
     inside = (("a.py:23", "x = self.layer(x)", 0.9),)

@@ -218,3 +218,12 @@ def test_the_means_of_classes_are_those_of_the_loop(tmp_path: Path) -> None:
     each = torch.stack(names["means"])
     exec(found.code, names)
     assert torch.allclose(names["means"], each)
+
+
+def test_a_formula_that_torch_has_as_an_operator_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "0.5 * x * (1 + torch.erf(\n    x / math.sqrt(2)))"
+    found = in_one_call(_program(tmp_path, line, monkeypatch, "0"), 1)
+    assert found is not None
+    assert found.code == "x = torch.nn.functional.gelu(x)"

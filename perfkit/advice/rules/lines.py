@@ -95,6 +95,8 @@ def _in_a_function(case: Case) -> Iterator[Finding]:
         is_usual = any(x.is_framework or _USUAL.search(x.source) for x in lines)
         if is_usual or re.match("forward$|<", name) or _COMPUTES.search(lines[0].mostly):
             continue
+        if 3 * sum(x.n_samples for x in lines if "torch.nn.modules" in x.library_function) > n:
+            continue  # the model, by another name
         kinds = ((kind_of(x, trains=case.trains), x) for x in lines)
         known = (one for one in kinds if one[0] in BY_LIBRARY)
         kind, line = next(known, (None, lines[0]))

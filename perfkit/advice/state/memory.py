@@ -69,7 +69,6 @@ class _Keeper:
     """A container that gains entries with the steps, or a tensor that grows.
 
     Attributes:
-        n, per_step: its entries, and how many a step adds.
         name: the way to it from a variable; empty where none was found.
         n_seen: the last entries, which the rest is about.
         storages: bytes that tensors and arrays keep, each once, by address.

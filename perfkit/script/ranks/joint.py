@@ -41,7 +41,6 @@ class RankRun:
         phase_ms: phase → ms a step, mean of the run, without what came after the last step of a
             rank that did not finish; empty where unknown.
         wait_ms: its wait for later ranks, ms a step, by phases or collectives; None where unknown.
-        memory_bytes: highest reading between steps; None where unknown.
         line: where it was when the job hung; empty otherwise.
     """
 

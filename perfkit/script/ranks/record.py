@@ -31,7 +31,6 @@ class RankRecord:
         phase_s: seconds of each phase in the whole run; until its last step where it did not
             finish, since what came after that may be nothing but a hang.
         samples: of the batches that came from DataLoaders; None where that is not known.
-        memory_kind: ``"allocated"`` on a device, or ``"resident"``.
         collectives: what :func:`perfkit.trace.ask.rank_summary.summary_of` says of its recorded
             steps; None where none was recorded.
         n_left_out: first steps that no figure is of.

@@ -57,6 +57,7 @@ _NEARLY_ALL = 0.85
 _OWN, _LEAST_USUAL = 0.25, 20
 _MOSTLY = 0.6
 _EVALUATES = re.compile(r"eval|valid|\btest|accuracy|predict", re.IGNORECASE)
+_PLAYS = re.compile(r"rollout|trajector|(\b|_)envs?\b|\bpolicy\(", re.IGNORECASE)
 _LONGEST_SOURCE = 60
 
 
@@ -100,6 +101,13 @@ class Stretch:
     def evaluates(self) -> bool:
         """Whether its code calls itself an evaluation; a policy that plays is none."""
         return bool(_EVALUATES.search(f"{self.source} {self.below} {self.place}"))
+
+    @property
+    def plays(self) -> bool:
+        """Whether it is a policy's rollout: its passes are no evaluation, and training needs it."""
+        inside = " ".join(source for _, source, _ in self.inside)
+        code = f"{self.source} {self.below} {self.place} {inside}"
+        return bool(_PLAYS.search(code)) and not self.evaluates
 
     @property
     def is_set_up(self) -> bool:

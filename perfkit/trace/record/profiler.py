@@ -62,7 +62,6 @@ class TorchProfiler:
         shapes: record the shapes of inputs; or says whether, when it starts.
 
     Attributes:
-        began_s, ended_s: when it began to collect, and when it stopped to.
         marks: when each mark was opened, and its name: ties other clocks to the trace's.
         is_lost: another one was in its way.
     """
