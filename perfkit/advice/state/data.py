@@ -13,6 +13,7 @@ import torch
 
 from perfkit.advice.findings import Finding, amdahl, fact
 from perfkit.advice.state import alive, state
+from perfkit.base.by_rows import by_rows, changes_alike
 from perfkit.base.machine._host import memory_bytes
 from perfkit.base.python_objects import as_arrays, copied_bytes
 from perfkit.base.source import line_of, name_of, only_line_with
@@ -237,7 +238,6 @@ def row_by_row(live: Live) -> Iterator[Finding]:
         row_bytes = sum(getattr(value, "nbytes", 0) for _, value in columns) // max(n, 1)
         if row_bytes > _SMALL_SAMPLE_BYTES:
             continue
-        picked = ", ".join(f"self.{name}[rows]" for name in names[:4])
         yield fact(
             "row-by-row",
             "A table that is in memory is read a row at a time",
@@ -245,9 +245,7 @@ def row_by_row(live: Live) -> Iterator[Finding]:
                 f"{name_of(dataset)} indexes {' and '.join(names[:4])} {loader.batch_size} times a "
                 f"batch, {fmt_bytes(row_bytes)} each, and the loader stacks them again",
             ),
-            "def __getitems__(self, rows):  # in the data set: all rows of a batch at once\n"
-            f"    return {picked}\n"
-            "loader = DataLoader(dataset, ..., collate_fn=lambda batch: batch)  # num_workers=0",
+            by_rows(dataset, names[:4]),
             line=line_of(type(dataset).__getitem__) or only_line_with(_LOADER),
             acts_on=("data wait",),
         )
@@ -260,12 +258,12 @@ def _own(dataset: Any) -> Any:
 
 
 def _columns_of(dataset: Any) -> list[tuple[str, Any]]:
-    """Tensors and arrays of it that have a row for each sample; none if it does more than index."""
+    """Tensors and arrays of it that have a row for each sample; none if it calls others."""
     code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
     held = getattr(dataset, "__dict__", {})
     if isinstance(held.get("tensors"), tuple) and type(dataset).__name__ == "TensorDataset":
         return [(f"tensors[{i}]", tensor) for i, tensor in enumerate(held["tensors"])]
-    if code is None or set(code.co_names) - set(held):  # it calls something
+    if code is None or (set(code.co_names) - set(held) and not changes_alike(dataset)):
         return []
     return [
         (name, value)
