@@ -1208,3 +1208,14 @@ def test_a_model_that_is_called_by_another_name_is_not_to_be_run_less(
     )
     found = _diagnosis(cpu_training(6), LineSamples(lines, 100)).findings
     assert any("get_action()" in f.title for f in found) is not is_model
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_what_a_data_set_does_for_each_item_is_not_to_be_done_every_50th_time(loads: bool) -> None:
+    lines = tuple(
+        Line("a.py", at, f"a.py:{at}", "clean", f"y{at} = f(x)", 10, 0.1, loads, "", "")
+        for at in (3, 4, 5)
+    )
+    found = _diagnosis(cpu_training(6), LineSamples(lines, 100)).findings
+    (told,) = (f for f in found if "clean()" in f.title)
+    assert bool(told.what_to_do) is not loads

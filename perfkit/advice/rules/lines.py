@@ -105,7 +105,7 @@ def _in_a_function(case: Case) -> Iterator[Finding]:
             f"{fmt_share(share)} of the steps' time is in {name}()"
             + (f", much of it {kind.words}" if kind else ""),
             [f"{n} samples on {plural(len(lines), 'line')} of it"],
-            kind.what_to_do if kind else _OF_A_FUNCTION,
+            kind.what_to_do if kind else "" if line.in_data_wait else _OF_A_FUNCTION,
             cures=("host", "compute", "data"),
             share=share,
             line=line.shown,
