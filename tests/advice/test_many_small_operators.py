@@ -136,6 +136,25 @@ def test_many_layers_of_a_model_are_for_the_compiler() -> None:
     assert "model = torch.compile(model)" in found.what_to_do
 
 
+class _Critic(nn.Module):
+    """Called by another method than forward(), as a policy is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(96, 96) for _ in range(60))
+
+    def value(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = x + layer(x).relu()
+        return x.square().mean()
+
+
+def test_a_method_that_is_not_forward_is_compiled_itself() -> None:
+    """``model = torch.compile(model)`` would change nothing."""
+    (found,) = _told(nn.Linear(8, 8), _Critic().requires_grad_(False).value, 60)
+    assert found.what_to_do.endswith("@torch.compile\ndef value(self, ...):")
+
+
 def test_a_loss_of_all_rows_at_once_is_no_finding() -> None:
     assert _told(nn.Linear(8, 8), _of_all) == []
 

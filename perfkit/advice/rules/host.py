@@ -64,6 +64,9 @@ _FUSED = (
     "# one operation on the whole tensor in place of several on its parts, or the compiler:\n"
     "{0} = torch.compile({0})"
 )
+# `model = torch.compile(model)` compiles its forward() alone.
+_FUSED_METHOD = _FUSED.replace("{0} = torch.compile({0})", "@torch.compile\ndef {0}(self, ...):")
+_METHOD = re.compile(r"(?<!<locals>)\.[a-zA-Z_]\w*$")
 _MORE_A_CALL = (
     "# more work for each call: a larger batch, or one operation on the whole tensor in place of\n"
     "# several on its parts; torch.compile, where they are the model's.\n"
@@ -321,8 +324,12 @@ def _issued_at(case: Case) -> _Place | None:
         what_to_do = _MORE_A_CALL  # the training loop itself is nothing to compile
     else:
         function = top.function if top.function.isidentifier() else "the_function"
+        at = (one for one, *_ in case.lines.stacks if one[0].place == (top.file, top.line))
+        names = [frame.function for frame in next(at, ())]
         in_model = calls_layers or function == "forward"
         what_to_do = _FUSED.format("model" if in_model else function)
+        if names and _METHOD.search(names[0]) and not any(x.endswith(".forward") for x in names):
+            what_to_do = _FUSED_METHOD.format(function)
     return _Place(
         shown,
         what_to_do,
