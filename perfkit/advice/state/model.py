@@ -30,8 +30,8 @@ from perfkit.memory.parameters import (
 
 # Modules of one model that are looked at.
 _MOST_MODULES = 20_000
-# A forward pass of small operators is at most so many times as fast where it makes no graph.
-_WITHOUT_GRAPH = 1.5
+# A forward pass is at most so many times as fast where it makes no graph (1.5 of small layers).
+_WITHOUT_GRAPH = 2.0
 # So many hooks more, and at least one for every other step: they are added in the loop.
 _MANY_HOOKS = 4
 # Fewer groups than these make no update slow.
