@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from simulated_traces import Simulated
 
 import perfkit
 from perfkit.advice.open_trace import OpenTrace
@@ -172,6 +173,24 @@ def test_a_hook_of_the_optimizer_is_no_update(program: str) -> None:
     assert not any("one update for four" in one["what_to_do"] for one in found.values())
     # it was the profiler's own: without it a graph brings 6 times as much
     assert {one["gain_at_most"] for one in found.values()} == {None}
+
+
+@pytest.mark.parametrize(("slow", "told"), [({0, 1, 2, 3}, True), ({1}, False)])
+def test_what_follows_one_update_of_several_is_no_hook(
+    slow: set[int], told: bool, tmp_path: Path
+) -> None:
+    """Seen on a busy machine: another program had the core meanwhile."""
+    sim, at = Simulated(), 1_000
+    for n in range(4):
+        tail = 20_000 if n in slow else 20
+        sim.host(f"ProfilerStep#{n}", at, 5_000 + tail, "user_annotation")
+        sim.host("aten::mm", at + 10, 4_000, "cpu_op")
+        sim.host("Optimizer.step#SGD.step", at + 4_050, 900 + tail, "user_annotation")
+        sim.host("aten::add_", at + 4_060, 800, "cpu_op")
+        at += 5_000 + tail
+    file = tmp_path / "trace.json"
+    file.write_bytes(sim.json())
+    assert ("hook of the optimizer" in perfkit.open_trace(file).to_text()) == told
 
 
 def test_waits_that_a_graph_cannot_hold_are_named_beside_it() -> None:

@@ -164,8 +164,10 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
             f"{top.place}: {kind.words}"
         )
     waits = kind is WAITING
-    hooks = case.share_of(after_updates(case.trace, case.steps))
-    is_hook = top is None and 2 * hooks > share
+    after = after_updates(case.trace, case.steps)
+    hooks = case.share_of(after)
+    # in most steps: once may be another program that had the core
+    is_hook = top is None and 2 * hooks > share and 2 * len(after.start) > case.n_steps
     if top is None and case.lines.n_samples and not (is_hook or case.on_device) and lost < _MOST:
         return  # no line was seen at it often, and it is not what bounds the step
     what += " outside of torch"
