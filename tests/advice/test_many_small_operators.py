@@ -149,9 +149,13 @@ class _Critic(nn.Module):
         return x.square().mean()
 
 
-def test_a_method_that_is_not_forward_is_compiled_itself() -> None:
-    """``model = torch.compile(model)`` would change nothing."""
-    (found,) = _told(nn.Linear(8, 8), _Critic().requires_grad_(False).value, 60)
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_method_that_is_not_forward_is_compiled_itself(frozen: bool) -> None:
+    """``model = torch.compile(model)`` would change nothing.
+
+    Gradients of weights that are in no optimizer are no more passes.
+    """
+    found = _told(nn.Linear(8, 8), _Critic().requires_grad_(not frozen).value, 60)[-1]
     assert found.what_to_do.endswith("@torch.compile\ndef value(self, ...):")
 
 

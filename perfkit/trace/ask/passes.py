@@ -42,7 +42,12 @@ def many_passes(trace: Trace, steps: Steps, n_tensors: int) -> int:
     at = trace.start_ns[rows]
     updates = span(trace, trace.is_a(Category.ANNOTATION) & trace.begins("Optimizer.step#"))
     n = np.count_nonzero((steps.containing(at) >= 0) & ~updates.covers(at))
-    n_passes = round(n / max(n_tensors * len(steps), 1)) if n_tensors else 0
+    if not n or not n_tensors:
+        return 0
+    # gradients of weights that no optimizer has are as many more: a pass has each of its nodes
+    nodes = backward_rows(trace) & (steps.containing(trace.start_ns) >= 0)
+    rarest = np.unique(trace.name_id[nodes], return_counts=True)[1].min(initial=n)
+    n_passes = round(min(n / n_tensors, float(rarest)) / max(len(steps), 1))
     return n_passes if n_passes >= _MANY else 0
 
 
