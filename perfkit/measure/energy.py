@@ -87,6 +87,7 @@ def energy(
     virtual machines have none: then the result says so, and holds no figure.
 
     Args:
+        step: a training step, called without arguments.
         samples_per_step: how many samples it has, e.g. the batch size.
         budget_s: for how long to call it; not less than three blocks.
 

@@ -229,7 +229,7 @@ def test_evaluation_with_graphs_is_first_only_where_it_takes_time() -> None:
     assert (few > 0, many) == (True, 0)
     assert (found[1][0].line or "").endswith(": model(torch.randn(4, 64))")
     assert found[0][few].gain_at_most < 1.15 < found[1][0].gain_at_most
-    assert found[1][0].gain_at_most < 1.5  # its passes stay: only what they keep goes
+    assert found[1][0].gain_at_most < 2  # its passes stay: only what they keep goes
 
 
 def test_passes_before_the_first_step_are_nothing_to_keep_in_a_file() -> None:

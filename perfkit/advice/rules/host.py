@@ -165,9 +165,8 @@ def _python(case: Case, *, is_told: bool) -> Iterator[Finding]:
         )
     waits = kind is WAITING
     after = after_updates(case.trace, case.steps)
-    hooks = case.share_of(after)
-    # in most steps: once may be another program that had the core
-    is_hook = top is None and 2 * hooks > share and 2 * len(after.start) > case.n_steps
+    hooks = case.share_of(after) * (2 * len(after.start) > case.n_steps)  # not once, by chance
+    is_hook = top is None and 2 * hooks > share
     if top is None and case.lines.n_samples and not (is_hook or case.on_device) and lost < _MOST:
         return  # no line was seen at it often, and it is not what bounds the step
     what += " outside of torch"
