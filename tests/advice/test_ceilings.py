@@ -36,7 +36,7 @@ def _recorded(forward: list[_Op], update: list[_Op], slower: float) -> Simulated
                 took = host * (slower if ops is forward else 1)
                 op = sim.host(name, at, took)
                 launch = sim.call("cudaLaunchKernel", at + 0.6 * took, 1, op)
-                free = max(free, at + 0.7 * took)
+                free = max(free, at + 0.6 * took + 1)  # as the launch ends: no latency
                 sim.device("a_kernel", free, device, launch)
                 free += device
                 at += took
@@ -58,7 +58,7 @@ def test_what_goes_with_the_optimizers_host_work_is_at_most_what_is_said(
     case = Case(trace, steps, breakdown(trace, steps), plain_ms=plain_us / 1e3)
     without = [*forward, *((0.0, device) for _, device in update)]
     said = amdahl(case.lost_to("optimizer"))[0]
-    assert said >= min(plain_us / _takes(without), 10.0) * 0.98
+    assert said >= min(plain_us / _takes(without), 10.0) * 0.99
     # the device's share is that of the steps, not of the longer recorded ones
     busy_us = sum(device for _, device in forward + update)
     assert case.busy_share <= min(busy_us / plain_us, 1.0) + 0.01
