@@ -74,6 +74,7 @@ class Comparison(Shown):
         different: whether the interval excludes 1.
         repeats: calls of each per letter (more than 1 for very short callables).
         stopped: why measuring ended: ``"interval tight"``, ``"time budget"`` or ``"most blocks"``.
+        duration_s: how long it took in all, including warm-up.
         detectable: the smallest difference that such a comparison detects with 80 % probability, as
             a share (0.03 is a ratio of 1.03), predicted from the spread of the blocks: see
             :attr:`perfkit.measure.paired.Interval.detectable`. None if there are too few blocks.

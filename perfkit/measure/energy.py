@@ -34,6 +34,7 @@ class EnergyOf:
     Attributes:
         joules_per_step: median of the blocks.
         low, high: least and most of the blocks, in J a step.
+        watts: mean while the steps ran.
         resting_watts: mean of a second before them, in which this program did nothing.
     """
 

@@ -47,6 +47,7 @@ class Summary(Shown):
     Attributes:
         low, high: interval of the median at ``confidence``, in ``unit``.
         confidence: what the interval reaches: 95 %, or less if n is too small.
+        unit: of all figures, e.g. ``"ms"``.
         warnings: reasons to doubt these figures, one sentence each.
     """
 

@@ -156,11 +156,8 @@ def of_a_kind(case: Case) -> Iterator[Finding]:
             share = min(sum(x.share for x in lines), case.lost_to("data wait"))
         else:
             has_backward = (kind.title and kind.words != ON_GRADIENTS) or kind is PENALTY
-            passes = [
-                "forward",
-                *["backward"] * has_backward,
-                *["other"] * (kind.rule == "slow-line"),
-            ]
+            also = {"backward": has_backward, "other": kind.rule == "slow-line"}
+            passes = ["forward", *(one for one, is_too in also.items() if is_too)]
             part = n / sum(x.n_samples for x in inside)
             share = sum(case.shares[one] for one in passes) * part
         if n < _LEAST_OF_A_KIND or (kind.title and share < _LEAST_KIND):
