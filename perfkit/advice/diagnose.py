@@ -107,7 +107,8 @@ def diagnose(
     facts = [_with_ceiling(f, case) for f in state if not f.beside]
     facts = [f for f in facts if f.gain_at_most >= _LEAST_GAIN or not f.acts_on]
     found = _joined(*(_without_the_same(some, [*state, *found]) for some in (facts, found)))
-    found = _places_first(_each_line_once(found), bound.bound_by)
+    others = elsewhere.share if elsewhere is not None and elsewhere.is_most else 0.0
+    found = _places_first(_each_line_once(found), bound.bound_by, others)
     # within the steps and outside of them: what gains more says it
     earliest = {(said, f.line): f for f in reversed(found) for said in _once(f)}
     found = [f for f in found if all(earliest[said, f.line] is f for said in _once(f))]
@@ -183,8 +184,11 @@ _VAGUE = ("host-python", "one-thread", "small-calls", "tiny-ops")
 _MODELS = ("kernel-gaps", "launch-bound", "optimizer-share", "small-kernels", "unfused-kernels")
 
 
-def _places_first(found: list[Finding], bound_by: str) -> list[Finding]:
-    """Facts that gain much, then what has a place or an object; what helps any step comes last."""
+def _places_first(found: list[Finding], bound_by: str, others: float) -> list[Finding]:
+    """Facts that gain much, then what has a place or an object; what helps any step comes last.
+
+    Where most of the time is not in such steps (``others``, a share), what shortens one gains less.
+    """
     has_place = any(f.line and f.rule not in _MODELS for f in found)
     is_told_where = any(f.line for f in found if not f.is_state)
     about = (f for f in found if not f.cures or bound_by in f.cures)
@@ -210,7 +214,10 @@ def _places_first(found: list[Finding], bound_by: str) -> list[Finding]:
         leads = leads or f.title == GROWS.title
         is_whole = f.rule in _MODELS
         # as it is printed: of two that are alike, what the verdict is about
-        gain = round(min(f.gain_at_most, least) if is_whole else f.gain_at_most, 1)
+        gain = min(f.gain_at_most, least) if is_whole else f.gain_at_most
+        if others and not (f.is_state or f.rule in _TIMED):
+            gain = 1 / (others + (1 - others) / gain)
+        gain = round(gain, 1)
         return not leads, is_general, -gain, is_whole, bound_by not in f.cures, f.rule
 
     kept = (f for f in found if not (has_place and f.rule == "host-python" and f.line is None))

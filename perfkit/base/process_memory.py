@@ -12,6 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from perfkit.base.device import in_use
+from perfkit.base.machine._host import memory_bytes
+
 
 @functools.cache
 def _page_bytes() -> int:
@@ -132,3 +135,18 @@ def give_back(least_bytes: int = 0) -> None:
     use = heap_use() if least_bytes else None
     if function is not None and (use is None or use[1] >= least_bytes):
         function(0)
+
+
+def peak_of_memory() -> tuple[int, int] | None:
+    """The most bytes that this process has held, and how many there are.
+
+    Of the device that is fullest where one is in use; None if that does not say.
+    """
+    device = in_use()
+    at = [] if device.is_cpu else device.devices()
+    peaks = [(device.peak_allocated(i), device.total_bytes(i)) for i in at]
+    used = [(peak, total) for peak, total in peaks if peak]
+    if not used:  # a process may have used the GPU and train on the CPU now
+        return peak_resident_bytes() or resident_bytes(), memory_bytes()
+    known = [(peak, total) for peak, total in used if total]
+    return max(known, key=lambda one: one[0] / one[1], default=None)

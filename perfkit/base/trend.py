@@ -25,6 +25,8 @@ _FEWEST = 10
 # Two-sided p < 0.001: the user did not ask for a trend, so false alarms must be very rare.
 _CLEAR_P = 0.001
 _CONFIDENCE = 0.95
+# A change of less than 5 % over the series is lost in the usual noise of a step.
+_DRIFT_FROM = 0.05
 # A line that rises by this many standard deviations of its residual. None of 9600 simulated AR(1)
 # series of 20 to 2000 points with correlations up to 0.98 exceeded 18.
 _FAR_ABOVE = 20.0
@@ -93,6 +95,14 @@ def trend(values: npt.ArrayLike) -> Trend | None:
 
 
 _Array = npt.NDArray[np.float64]
+
+
+def drift_of(values: npt.ArrayLike) -> Trend | None:
+    """The trend of a series of times, if it is clear and at least 5 %, else None."""
+    found = trend(values)
+    if found is None or not found.clear or abs(found.relative) < _DRIFT_FROM:
+        return None
+    return found
 
 
 def _bins(series: _Array) -> tuple[_Array, _Array]:

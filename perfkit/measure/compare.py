@@ -26,6 +26,7 @@ from perfkit.base.machine.cpu_contention import this_thread
 from perfkit.base.plain import fields
 from perfkit.base.printable import printable
 from perfkit.base.progress import Progress
+from perfkit.base.trend import drift_of
 from perfkit.base.words import (
     fmt_chosen_share,
     fmt_interval,
@@ -37,7 +38,7 @@ from perfkit.base.words import (
 )
 from perfkit.measure.clock import Clock, clock_in_use
 from perfkit.measure.paired import FEWEST, Array, Interval, Looks, ratio_interval
-from perfkit.measure.summary import WIDE_SPREAD, Summary, drift_of, summarize
+from perfkit.measure.summary import WIDE_SPREAD, Summary, summarize
 
 # One letter of ABBA lasts at least this long: long compared with a timer interrupt and the loop's
 # own cost (about 30 ns per call), short compared with changes of the machine.

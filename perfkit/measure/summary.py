@@ -18,7 +18,6 @@ import numpy.typing as npt
 
 from perfkit.base.display import Shown
 from perfkit.base.errors import UsageError
-from perfkit.base.trend import Trend, trend
 from perfkit.base.words import fmt_chosen_share, fmt_ratio, fmt_share
 
 #: From these shares of a step on, what could be removed bounds it, or bounds it in part: without it
@@ -28,8 +27,6 @@ DATA_BOUND_FROM, PARTLY_FROM = 0.5, 0.2
 # (utils/common.py, _IQR_GROSS_WARN_THRESHOLD) calls this a gross spread.
 WIDE_SPREAD = 0.25
 _CONFIDENCE = 0.95
-# A change of less than 5 % over the series is lost in the usual noise of a step.
-DRIFT_FROM = 0.05
 # The first value is an outlier if it is this many times the median of the others.
 _WARM_UP_FACTOR = 2.0
 # With fewer values not even the whole range is a 95 % interval (1 - 2 * 0.5**5).
@@ -95,14 +92,6 @@ def summarize(values: Sequence[float] | npt.NDArray[Any], *, unit: str = "ms") -
         maximum=float(ordered[-1]),
         warnings=tuple(_doubts(data, ordered, reached, together)),
     )
-
-
-def drift_of(values: npt.ArrayLike) -> Trend | None:
-    """The trend of a series of times, if it is clear and at least 5 %, else None."""
-    found = trend(values)
-    if found is None or not found.clear or abs(found.relative) < DRIFT_FROM:
-        return None
-    return found
 
 
 def _lower_rank(n: int) -> tuple[int, float]:
@@ -171,6 +160,8 @@ def _doubts(
     spread = float(upper - lower) / median
     if spread > WIDE_SPREAD:
         yield f"wide spread: the middle half of the values spans {fmt_share(spread)} of the median"
+    from perfkit.base.trend import drift_of
+
     drift = drift_of(data)
     if drift is not None:
         way = "rose" if drift.change > 0 else "fell"

@@ -15,7 +15,7 @@ from perfkit.base.machine import Provenance, stamp
 from perfkit.base.machine.cpu_contention import CpuContention
 from perfkit.base.machine.dataloader_stats import DataLoaderStats
 from perfkit.base.plain import fields
-from perfkit.base.trend import Trend
+from perfkit.base.trend import Trend, drift_of
 from perfkit.base.words import fmt_bound, fmt_bytes, fmt_ms, fmt_share, plural, which_steps
 from perfkit.measure import slow_steps
 from perfkit.measure.loader_cause import LoaderCause, loader_cause
@@ -23,7 +23,7 @@ from perfkit.measure.memory_looks import Footprint, Rise, rise
 from perfkit.measure.meter import Array, Steps, means_of_neighbours
 from perfkit.measure.paired import t_quantile
 from perfkit.measure.phases import PHASES
-from perfkit.measure.summary import DATA_BOUND_FROM, PARTLY_FROM, Summary, drift_of, summarize
+from perfkit.measure.summary import DATA_BOUND_FROM, PARTLY_FROM, Summary, summarize
 
 # A larger gain is not a prediction: something else would bound the step first.
 _MOST_GAIN = 100

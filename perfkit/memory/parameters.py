@@ -8,8 +8,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from perfkit.memory.holders import holder_of
-
 # Of one model.
 _MOST_MODULES = 20_000
 # Numbers of a table that is worth a look, and of one that takes too long.
@@ -59,6 +57,8 @@ def largest_with(parameters: Iterable[Any], models: Iterable[Any]) -> list[str]:
 
 
 def _written(path: str, module: Any) -> str:
+    from perfkit.memory.holders import holder_of
+
     name = re.sub(r" \(in .*?\)", "", holder_of(module) or "")
     name = re.sub(r"\._modules\['(\d+)'\]", r"[\1]", name)
     name = re.sub(r"\._modules\['(\w+)'\]", r".\1", name)

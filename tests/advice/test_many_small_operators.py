@@ -108,7 +108,7 @@ def _advanced(y: torch.Tensor) -> torch.Tensor:
 
 def _solved(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     y, n = scores[:, :8], 0
-    while n < 120:
+    while n < 360:
         y = _advanced(y)
         n += 1
     return y.square().mean()
@@ -116,7 +116,7 @@ def _solved(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def _each(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     parts = []
-    for i in range(120):
+    for i in range(360):
         parts.append(_CHANGE(scores[i % 96, :8]))
     return torch.stack(parts).square().mean()
 

@@ -575,6 +575,18 @@ def test_what_is_said_before_the_verdict(
     assert all(part in told and "step" not in told for told in outside)
 
 
+@pytest.mark.parametrize(("others_s", "is_first"), [(6.0, True), (4.0, False)])
+def test_what_is_most_of_the_time_goes_before_what_gains_more_of_a_step(
+    others_s: float, is_first: bool
+) -> None:
+    case = _made(cpu_training(6, wait=2_000, python=20, loader=SINGLE))
+    stretch = Stretch("in every 16th step", others_s, 4, "ppo.py:9", "envs.step(action)")
+    known = Elsewhere(10.0, 10.0 - others_s, (stretch,))
+    told = diagnose(case, summarize(case.breakdown.wall_ms), "simulated", elsewhere=known).findings
+    assert (told[0].rule == "outside-the-steps") is is_first
+    assert max(f.gain_at_most for f in told) > told[0].gain_at_most or not is_first
+
+
 def test_what_held_the_machine_back_is_said_before_the_verdict() -> None:
     slow = HostThrottling(10.0, process_s=9.0, clock_mhz=1200.0, max_mhz=3800.0)
     hot = dataclasses.replace(CALM, host=slow)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfkit.base.errors import UsageError
-from perfkit.measure.summary import Summary, drift_of, summarize
+from perfkit.base.trend import drift_of
+from perfkit.measure.summary import Summary, summarize
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=60))

@@ -13,7 +13,7 @@ from perfkit.base.device import in_use
 from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.machine._host import usable_cpus
 from perfkit.base.machine.cpu_contention import ContentionMark, CpuContention
-from perfkit.base.memory_peak import peak_of_memory
+from perfkit.base.process_memory import peak_of_memory
 
 if TYPE_CHECKING:  # no loader may be used
     from perfkit.base.machine.dataloader_stats import DataLoaderSampler, DataLoaderStats
