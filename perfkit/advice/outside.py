@@ -192,7 +192,7 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
         share=share,
         of="for the code as a whole, ",
         changes="rollouts have fewer steps of more environments" * (what == "rollouts"),
-        line=(stretch.below * (what == "evaluation")) or line,
+        line=(stretch.below * (by_code.get(to_do) == "evaluation")) or line,
     )
 
 

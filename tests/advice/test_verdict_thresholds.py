@@ -575,6 +575,15 @@ def test_what_is_said_before_the_verdict(
     assert all(part in told and "step" not in told for told in outside)
 
 
+def test_a_line_whose_cure_is_known_is_told_and_not_the_call_of_the_evaluation() -> None:
+    told = Stretch(
+        "after the last step", 6.0, 0, "t.py:9", "out = torch.cat((out, model(x)))",
+        below="t.py:30: run(model)", phases=(("evaluation", 0.9),),
+    )  # fmt: skip
+    (found,) = outside(Elsewhere(8.0, 1.0, (told,)))
+    assert found.line == "t.py:9: out = torch.cat((out, model(x)))"
+
+
 @pytest.mark.parametrize(("others_s", "is_first"), [(6.0, True), (4.0, False)])
 def test_what_is_most_of_the_time_goes_before_what_gains_more_of_a_step(
     others_s: float, is_first: bool
