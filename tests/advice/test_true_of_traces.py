@@ -223,3 +223,20 @@ def test_the_first_line_tells_no_part_of_the_idle_time_as_all_of_it(name: str) -
     assert (
         "the device idles" not in profile.diagnosis.verdict
     ) or idle in profile.diagnosis.verdict
+
+
+def test_sending_to_another_rank_is_no_computation() -> None:
+    """The thread that begins it has it for an operator, until its end."""
+    sim = Simulated()
+    for i in range(6):
+        at = 1_000.0 * i
+        sim.step(i, at, 1_000)
+        sim.host("aten::mm", at, 100)
+        sim.host("gloo:send", at + 110, 850)
+        sim.host("gloo:recv", at + 150, 600)
+        sim.host("aten::add_", at + 760, 100)
+    opened = perfkit.open_trace(sim.json())
+    assert opened.profile.diagnosis.bound_by == "communication"
+    assert opened.profile.breakdown.shares()["communication"] == pytest.approx(0.75)
+    assert opened.profile.breakdown.shares()["forward"] == pytest.approx(0.2)
+    assert _found(opened).keys() == {"host-collectives"}

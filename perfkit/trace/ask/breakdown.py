@@ -11,7 +11,8 @@ On the host every ns of a step belongs to the first of these classes that covers
    short gaps between two of its functions;
 6. *forward*: every other op on the step's thread (the loss and metrics too), and all of
    ``DataParallel.forward`` on several devices: the profiler records no ops of its threads;
-7. *communication*: a collective that the host carries out (gloo, MPI), in any thread;
+7. *communication*: an exchange that the host carries out (gloo, MPI), in any thread: one that the
+   step's thread began is recorded there until its end, and other ops run meanwhile;
 8. *other*: what is left: Python between ops, logging, data loading without a DataLoader.
 
 On the device: *compute* (kernels), else *communication* (NCCL, RCCL), else *copy* (copies and
@@ -205,7 +206,9 @@ def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     start = trace.start_ns
     on_thread = trace.thread == steps.thread
     labels = trace.is_a(Category.OP, Category.ANNOTATION) & on_thread
+    exchanges = host_collective_rows(trace, steps)
     ops = trace.is_a(Category.OP) & on_thread
+    ops[exchanges] = False
     data = labels & trace.begins(FETCH)
     optimizer = labels & trace.begins("Optimizer.step#", "Optimizer.zero_grad#")
     marked = backward_rows(trace) & host_rows(trace, steps)
@@ -233,7 +236,7 @@ def host_layers(trace: Trace, steps: Steps) -> dict[str, Intervals]:
         ),
         "backward": backward_parts,
         "forward": span(trace, forward),
-        "communication": span(trace, host_collective_rows(trace, steps)),
+        "communication": span(trace, exchanges),
     }
 
 
