@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simulated_traces import Simulated
+from simulated_traces import WORKERS, Simulated
 
 import perfkit
 from perfkit.advice.open_trace import OpenTrace
@@ -240,3 +240,16 @@ def test_sending_to_another_rank_is_no_computation() -> None:
     assert opened.profile.breakdown.shares()["communication"] == pytest.approx(0.75)
     assert opened.profile.breakdown.shares()["forward"] == pytest.approx(0.2)
     assert _found(opened).keys() == {"host-collectives"}
+
+
+def test_one_batch_does_not_show_that_workers_are_slow() -> None:
+    def first(n: int) -> dict[str, Any]:
+        sim = Simulated()
+        for i in range(n):
+            sim.label(WORKERS, i * 10_000, 9_000)
+            sim.host("aten::mm", i * 10_000 + 9_000, 1_000)
+        return _found(perfkit.open_trace(sim.json()))["dataloader-slow-workers"]
+
+    assert "perhaps its workers started then" in first(1)["sentence"]
+    assert "prefetch_factor" not in first(1)["what_to_do"]
+    assert "do not keep up" in first(6)["sentence"]

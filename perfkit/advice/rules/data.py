@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl
 from perfkit.advice.rules import rule
@@ -11,6 +13,7 @@ from perfkit.base.words import fmt_bound, fmt_ms, fmt_share, plural
 from perfkit.measure.loader_cause import loader_cause
 from perfkit.trace.read.columns import Category
 from perfkit.trace.read.events import FETCH
+from perfkit.trace.read.steps import WHOLE
 
 # Workers cost processes, memory and start-up: a smaller gain is not worth it.
 _LEAST_GAIN = 1.1
@@ -102,6 +105,13 @@ def dataloader(case: Case) -> Iterator[Finding]:
             f"loader = DataLoader(dataset, ..., num_workers={n}, prefetch_factor=4)\n"
             "# then make __getitem__ cheaper; small samples that are in memory: num_workers=0"
         )
+        if case.steps.how_found == WHOLE and np.count_nonzero(waits) == 1:
+            # nothing says that another one came before: workers are processes that have to start
+            title = "The one batch that was fetched came late: perhaps its workers started then"
+            what_to_do = (
+                "loader = DataLoader(dataset, ..., num_workers=0)  # for a few batches\n"
+                "# for many, record more of them: workers start once with persistent_workers=True"
+            )
     if gain >= _LEAST_GAIN:
         yield Finding(
             name, title, tuple(evidence), what_to_do, gain, formula, cures=("data",), line=line
