@@ -253,3 +253,17 @@ def test_one_batch_does_not_show_that_workers_are_slow() -> None:
     assert "perhaps its workers started then" in first(1)["sentence"]
     assert "prefetch_factor" not in first(1)["what_to_do"]
     assert "do not keep up" in first(6)["sentence"]
+
+
+def test_filling_tensors_on_the_host_is_no_launching() -> None:
+    """A graph launches sooner, and still has to wait for the host's random numbers."""
+    sim = Simulated()
+    for i in range(4):
+        at = 10_000.0 * i
+        sim.step(i, at, 10_000)
+        sim.host("aten::randn", at + 10, 7_000)
+        sim.host("aten::to", at + 7_020, 500)
+        sim.copy("HtoD (Pageable -> Device)", at + 7_030, 450, at + 7_040, 400)
+        sim.kernel("aten::mm", at + 7_600, at + 7_650, 2_300)
+    assert next(iter(found := _found(perfkit.open_trace(sim.json())))) == "made-on-host"
+    assert "launch-bound" not in found

@@ -15,11 +15,10 @@ from perfkit.advice.rules.work import ELSEWHERE, update_loop
 from perfkit.base.device import in_use
 from perfkit.base.words import fmt_bytes, fmt_ms, fmt_share, fmt_us, plural
 from perfkit.trace.ask.compiled import graphs_anew
-from perfkit.trace.ask.launches import launched_from, tensor_loops
+from perfkit.trace.ask.launches import launched_from, made_on_host, tensor_loops
 from perfkit.trace.ask.syncs import Sync, times_waited
-from perfkit.trace.read.columns import Bool, Category, Int64
-from perfkit.trace.read.events import FETCH
-from perfkit.trace.read.intervals import joined, union
+from perfkit.trace.read.columns import Category
+from perfkit.trace.read.intervals import joined, span, union
 
 # Below this share of the step, waits cost nothing that shows.
 _LEAST_SYNC = 0.05
@@ -131,41 +130,20 @@ def pageable_copy(case: Case) -> Iterator[Finding]:
     )
 
 
-_MAKES = re.compile(
-    r"^aten::(zeros|ones|full|arange|eye|linspace|tril|triu|rand(n|int|perm)?)(_like)?$"
-)
-_MOVES = re.compile(r"^aten::(to|_to_copy|copy_)$")
-
-
 @rule
 def made_on_the_host(case: Case) -> Iterator[Finding]:
     """A tensor is filled on the host and then copied: ``torch.zeros(n).to(device)``."""
-    trace, rows = case.trace, case.nesting.rows
-    here = trace.thread[rows] == case.steps.thread
-    rows, launched = rows[here], case.launched[here]
-    calls_ns, launched = trace.start_ns[rows[launched >= 0]], launched[launched >= 0]
-    sends_ns = calls_ns[trace.holds("HtoD")[launched]]
-    ops = rows[trace.is_a(Category.OP)[rows]]
-    start, end = trace.start_ns[ops], trace.end_ns[ops]
-    loading = case.labels(FETCH)
-    made = np.flatnonzero(trace.named(_MAKES.search)[ops] & ~loading.covers(start))
-    moved, first = np.unique(np.searchsorted(start, end[made]), return_index=True)
-    made, moved = made[first][moved < len(ops)], moved[moved < len(ops)]
-
-    def have(calls: Int64, at: Int64) -> Bool:
-        found: Bool = np.searchsorted(calls, end[at]) > np.searchsorted(calls, start[at])
-        return found
-
-    is_pair = trace.named(_MOVES.search)[ops[moved]] & have(sends_ns, moved) & ~have(calls_ns, made)
-    if not is_pair.any():
+    trace = case.trace
+    made, moved = made_on_host(trace, case.steps)
+    if not len(made):
         return
-    parts = union(start[made[is_pair]], end[moved[is_pair]])
-    name = trace.names[trace.name_id[ops[made[is_pair][0]]]].removeprefix("aten::")
+    parts = union(trace.start_ns[made], trace.end_ns[moved])
+    name = trace.names[trace.name_id[made[0]]].removeprefix("aten::")
     yield found(
         "made-on-host",
         "Tensors are filled on the host and then copied to the device",
         [
-            f"{plural(int(is_pair.sum()) / case.n_steps, 'time')} per step, first with "
+            f"{plural(len(made) / case.n_steps, 'time')} per step, first with "
             f"torch.{name}, right before a copy to the device, which meanwhile is idle for "
             f"{fmt_share(case.idle_in(parts))} of each step"
         ],
@@ -205,9 +183,11 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     lost = case.idle["launch"]
     if lost < _LEAST_SHARE or not case.joins_launches:
         return
-    looping, has_cure = update_loop(case)  # loops over tensors have a cure of their own
+    # loops over tensors have a cure of their own, and what is filled on the host
+    looping, has_cure = update_loop(case)
     loops = joined((tensor_loops(case.trace, case.steps)[0], *[looping] * bool(has_cure)))
-    aside = joined((loops, graphs_anew(case.trace, case.steps)))
+    filling = span(case.trace, made_on_host(case.trace, case.steps)[0])
+    aside = joined((loops, filling, graphs_anew(case.trace, case.steps)))
     words, parts, line = launched_from(case.trace, case.steps, aside)
     # a graph of the step leaves the host nothing to do between kernels; what takes long is not that
     long = case.outside_of_torch.longer_than(int(_LONG_GAP * case.wall_us / case.n_steps * 1e3))

@@ -1,4 +1,4 @@
-"""Where the launches of a step come from: a phase or label of it, and loops over tensors."""
+"""Where the launches of a step come from: a phase or label; loops; tensors made on the host."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from perfkit.base.printable import printable
 from perfkit.base.words import fmt_count
 from perfkit.trace.ask.breakdown import host_layers
 from perfkit.trace.ask.modules import source_lines
-from perfkit.trace.read.columns import DEVICE_CATEGORIES, Category, Int64, Trace, asked_once
-from perfkit.trace.read.events import launch_rows
+from perfkit.trace.ask.operators import nesting
+from perfkit.trace.read.columns import DEVICE_CATEGORIES, Bool, Category, Int64, Trace, asked_once
+from perfkit.trace.read.events import join_device, launch_rows
 from perfkit.trace.read.intervals import Intervals, span, union
 from perfkit.trace.read.steps import Steps
 
@@ -20,6 +21,11 @@ from perfkit.trace.read.steps import Steps
 _ELEMENTWISE = re.compile(r"^aten::(add|addcdiv|addcmul|clamp|copy|div|fill|lerp|mul|sub|zero)_?$")
 # Making the lists (``state_dict()``, ``.data``) is part of such a loop.
 _OF_LISTS = ("aten::detach", "detach")
+# Filling a tensor, and moving one.
+_MAKES = re.compile(
+    r"^aten::(zeros|ones|full|arange|eye|linspace|tril|triu|rand(n|int|perm)?)(_like)?$"
+)
+_MOVES = re.compile(r"^aten::(to|_to_copy|copy_)$")
 # A model has fewer of its own in a row.
 _LEAST_UPDATES = 40
 # A line with less of the launches is one of several.
@@ -128,3 +134,26 @@ def tensor_loops(trace: Trace, steps: Steps) -> tuple[Intervals, Counter[str]]:
     names = trace.name_id[rows[updates & is_long[np.cumsum(ends)]]]
     called = Counter(trace.names[i].removeprefix("aten::") for i in names.tolist())
     return union(trace.start_ns[kept[first]], trace.end_ns[kept[last]]), called
+
+
+@asked_once
+def made_on_host(trace: Trace, steps: Steps) -> tuple[Int64, Int64]:
+    """Rows of the operators that fill a tensor on the host, and of those that then move it."""
+    rows = nesting(trace, steps).rows
+    rows = rows[trace.thread[rows] == steps.thread]
+    launched = join_device(trace, rows)
+    calls_ns, launched = trace.start_ns[rows[launched >= 0]], launched[launched >= 0]
+    sends_ns = calls_ns[trace.holds("HtoD")[launched]]
+    ops = rows[trace.is_a(Category.OP)[rows]]
+    start, end = trace.start_ns[ops], trace.end_ns[ops]
+    loading = host_layers(trace, steps)["data wait"]
+    made = np.flatnonzero(trace.named(_MAKES.search)[ops] & ~loading.covers(start))
+    moved, first = np.unique(np.searchsorted(start, end[made]), return_index=True)
+    made, moved = made[first][moved < len(ops)], moved[moved < len(ops)]
+
+    def have(calls: Int64, at: Int64) -> Bool:
+        found: Bool = np.searchsorted(calls, end[at]) > np.searchsorted(calls, start[at])
+        return found
+
+    is_pair = trace.named(_MOVES.search)[ops[moved]] & have(sends_ns, moved) & ~have(calls_ns, made)
+    return ops[made[is_pair]], ops[moved[is_pair]]
