@@ -167,6 +167,17 @@ def test_names_may_hold_anything() -> None:
     assert any("unprintable" in w for w in trace.warnings)
 
 
+def test_paths_of_windows_with_single_backslashes_lose_no_event() -> None:
+    sim = Simulated()
+    for i, name in enumerate(["torch@optim@adam.py(283): step", "torch@nn@utils@rnn.py(9): pad"]):
+        sim.host(name, 10 * i, 5)
+    assert load(sim.json()).warnings == ()
+    trace = load(sim.json().replace(b"@", b"\\"))
+    assert trace.names == ("torch/optim/adam.py(283): step", "torch/nn/utils/rnn.py(9): pad")
+    assert [w.split(":")[0] for w in trace.warnings] == ["what JSON does not allow was replaced"]
+    assert load(sim.json().replace(b"@", b"\\\\")).names[1] == "torch\\nn\\utils\\rnn.py(9): pad"
+
+
 def test_absurd_times_are_left_out_and_told() -> None:
     sim = cpu_training(3)
     good = len(sim.events)

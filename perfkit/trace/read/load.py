@@ -394,17 +394,25 @@ def _decode_strict(data: bytes) -> tuple[list[Event], dict[str, Any]]:
     return file.traceEvents, {k: v for k, v in found.items() if v is not None}
 
 
-_REPLACED = "what JSON does not allow was replaced: unprintable characters, or numbers such as inf"
+_REPLACED = (
+    "what JSON does not allow was replaced: unprintable characters, single backslashes, or numbers "
+    "such as inf"
+)
 # Kineto writes inf as the rate of a copy that took no time; Python's json reads and writes NaN.
 _NO_NUMBER = re.compile(rb"(?<=[:,\[])(\s*)-?(?:inf|nan)(?:inity)?(?=\s*[,}\]])", re.IGNORECASE)
+# Until 2023 Kineto wrote a path of Windows as it is: torch\nn\modules\module.py(1194).
+_NO_ESCAPE = re.compile(rb'[^\\]\\(?!["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_SEPARATES = re.compile(rb"\\(?=\w)")
 
 
 def _cleaned(data: bytes) -> bytes:
     """Control characters become spaces (outside strings that is the same), bad UTF-8 "�"; inf and
-    NaN, which JSON does not know, become null.
+    NaN, which JSON does not know, become null, and backslashes that escape nothing slashes.
     """
     table = bytes(32 if i < 32 else i for i in range(256))
     data = _NO_NUMBER.sub(rb"\1null", data)
+    if _NO_ESCAPE.search(data):
+        data = _SEPARATES.sub(b"/", data)
     return data.translate(table).removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace").encode()
 
 
