@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,9 @@ class Padding:
         """A function that collates and cuts to the longest row, and the loader that gets it."""
         is_one = only_line_with(r"\bDataLoader\(") is not None
         given = call_with("collate_fn=cut", "DataLoader")[1] if is_one else ""
-        given = given or "loader = DataLoader(..., collate_fn=cut)"
+        by_trainer = "transformers.trainer" in sys.modules and not is_one
+        whole = "trainer = Trainer(..., data_collator=cut)" if by_trainer else ""
+        given = given or whole or "loader = DataLoader(..., collate_fn=cut)"
         if self.path.count("[") > 1 or "." in self.path:
             return "length = max(map(len, rows))  # where rows are padded"
         name = getattr(collate_fn, "__name__", "")

@@ -9,7 +9,9 @@ import io
 import itertools
 import random
 import re
+import sys
 import time
+import types
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -689,6 +691,17 @@ def test_padding_is_told_where_it_is_made_with_code_that_cuts_it(how: str) -> No
     elif how != "one":
         assert torch.equal(batch[1], whole[1][:, kept])
         assert list(batch[2:]) == list(whole[2:])
+
+
+def test_a_trainer_that_makes_the_loader_gets_the_function_that_cuts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers.trainer", types.ModuleType("trainer"))
+    loader = DataLoader(_Letters("one"), batch_size=8)
+    found = _found(lambda: _train((x[:, :8].float() for _ in range(5) for x in loader), _model()))[
+        "padding"
+    ]
+    assert found.what_to_do.splitlines()[4] == "trainer = Trainer(..., data_collator=cut)"
 
 
 class _Names(Dataset[Any]):
