@@ -62,6 +62,7 @@ class FactsWatch:
 
     Attributes:
         loaders: looks at the workers of DataLoaders, at each step's end; None where none is used.
+        collector: listens to garbage collections; off while perfkit itself is at work.
     """
 
     def __init__(self) -> None:
