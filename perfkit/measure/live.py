@@ -21,7 +21,7 @@ from perfkit.base.instrument import Failure, Instrument
 from perfkit.base.stand_in import stand_in
 from perfkit.base.uninterrupted import Uninterrupted
 from perfkit.base.user_code import is_user_code, tells_something
-from perfkit.measure.graph_looks import IgnoredTargets, OneHotFactor, look_into
+from perfkit.measure.graph_looks import GraphLook, look_into
 from perfkit.measure.memory_looks import MemoryLook, look, own_rise
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ class Live:
         self._evaluation: tuple[int, tuple[int, ...]] = (-1, ())
         self._n_evaluated = self._in_a_row = self._n_asked = self._n_graphs = 0
         self.kept: dict[str, Any] = {}
-        self.graphs: list[IgnoredTargets | OneHotFactor] = []
+        self.graphs: list[GraphLook] = []
         self.generated: tuple[str, int, int] | None = None
         self._n_longer = 0
         self._shorter: Any = None

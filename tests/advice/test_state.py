@@ -748,6 +748,21 @@ def test_one_hot_rows_that_are_needed(how: str) -> None:
     assert "one-hot-product" not in _found(lambda: _pick(how))
 
 
+def _neighbours(filled: float) -> None:
+    """A layer on a graph, whose adjacency is a dense matrix."""
+    adjacency = (torch.rand(1500, 1500) < filled).float()
+    model, x = nn.Linear(32, 32), torch.randn(1500, 32)
+    _descend(model, lambda: (adjacency @ model(x)).relu().square().mean())
+
+
+def test_a_product_of_zeros_is_for_a_sparse_matrix() -> None:
+    found = _found(lambda: _neighbours(0.003))["sparse-product"]
+    assert "but for 0.3" in found.title
+    assert "adjacency.to_sparse()" in found.what_to_do
+    assert found.gain_at_most > 1.15
+    assert "sparse-product" not in _found(lambda: _neighbours(0.1))
+
+
 @pytest.mark.parametrize(("scores_of", "ignored"), [("all", 0.1), ("a second loss", 0.8)])
 def test_scores_that_are_needed(scores_of: str, ignored: float) -> None:
     assert "ignored-targets" not in _found(lambda: _guess(scores_of, ignored))

@@ -10,9 +10,10 @@ import numpy as np
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, fact
 from perfkit.advice.state import alive, state
+from perfkit.base.mostly_zeros import AS_SPARSE, OneHotFactor, SparseFactor
 from perfkit.base.source import only_line_with
 from perfkit.base.words import fmt_count, fmt_share
-from perfkit.measure.graph_looks import LOSSES, PRODUCTS, IgnoredTargets, OneHotFactor
+from perfkit.measure.graph_looks import LOSSES, PRODUCTS, IgnoredTargets
 from perfkit.measure.live import Live
 
 # Less of it is padding, which is not worth a change.
@@ -126,3 +127,30 @@ def _of_one_hot(case: Case) -> tuple[float, str | None]:
     multiplied = case.is_named(*_MULTIPLY) & np.isin(numbers, products[is_one])
     found = multiplied | ((made | case.is_named(*_BESIDE)) & np.isin(numbers, near[is_one]))
     return case.share_at(found), case.line_at(found)
+
+
+@state
+def sparse_products(live: Live) -> Iterator[Finding]:
+    """A matrix that is nearly all zeros, a graph's adjacency for one, is multiplied as if dense."""
+    seen = [one for one in live.graphs if isinstance(one, SparseFactor)]
+    for most in sorted(seen, key=lambda one: one.n_rows * one.n_columns)[-1:]:
+        yield fact(
+            "sparse-product",
+            f"A matrix that is multiplied is all zeros but for {fmt_share(most.share)}",
+            (f"{fmt_count(most.n_rows)} × {fmt_count(most.n_columns)} numbers, in the first step",),
+            AS_SPARSE,
+            acts_on=("forward", "backward"),
+            where=partial(_of_product, back=most.back),
+        )
+
+
+def _of_product(case: Case, back: int) -> tuple[float, str | None]:
+    rows = case.nesting.rows
+    numbers, step = case.trace.sequence[rows], case.steps.containing(case.trace.start_ns[rows])
+    last = np.full(len(case.steps) + 1, -1)  # the loss; what is in no step is the last one
+    np.maximum.at(last, step, numbers)
+    found = case.is_named(*_MULTIPLY) & (numbers == last[step] - back) & (step >= 0)
+    line = case.line_at(found)
+    # the same line may make products that no gradient goes through
+    of_line = sum(x.share for x in case.lines.by_line() if x.shown == line)
+    return max(case.share_at(found), of_line), line
