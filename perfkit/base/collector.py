@@ -73,6 +73,9 @@ if hasattr(os, "register_at_fork"):
 class CollectorTime:
     """How long each of Python's garbage collections takes, in the thread that starts it.
 
+    Attributes:
+        is_off: what is collected meanwhile is perfkit's own doing, and is not noted.
+
     Args:
         least_ns: a young collection takes some µs and happens often; shorter ones are not noted.
     """
@@ -83,6 +86,7 @@ class CollectorTime:
         self._callback = self.instrument.hook(self._collected)
         self._thread_id = self._began_ns = 0
         self._took_ns: list[int] = []
+        self.is_off = False
 
     def start(self) -> None:
         """Begin to listen, in this thread."""
@@ -110,5 +114,5 @@ class CollectorTime:
             self._began_ns = self._now()
         elif self._began_ns:
             took_ns, self._began_ns = self._now() - self._began_ns, 0
-            if took_ns >= self._least_ns:
+            if took_ns >= self._least_ns and not self.is_off:
                 self._took_ns.append(took_ns)

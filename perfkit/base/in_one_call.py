@@ -50,7 +50,19 @@ _SEARCH = _Form(
     "self.index = {{word: i for i, word in enumerate({list})}}  # once, in __init__\n"
     "i = self.index.get(word, 0)  # not: {list}.index(word), nor: word in {list}",
 )
+_OF_A_CLASS = _Form(
+    "All labels are searched for those of one class each time",
+    r"\b(?:nonzero|flatnonzero|argwhere|where)\("
+    r"(?:(?:np|numpy|torch)\.(?:as)?(?:array|tensor)\()?(?P<labels>(?:self|\w*dataset|data_source)"
+    r"(?:\.\w+)+)\)? == [A-Za-z_]\w*(?:\[\w+\])?\)",  # those of a batch are other ones each time
+    "# once, in __init__: where each class is, and then no search\n"
+    'order = np.argsort({labels}, kind="stable")\n'
+    "classes, first = np.unique(np.asarray({labels})[order], return_index=True)\n"
+    "self.rows = dict(zip(classes.tolist(), np.split(order, first[1:])))\n"
+    "rows = self.rows[int(c)]  # of a class c, in place of this line",
+)
 _LINES = (
+    _OF_A_CLASS,
     _Form(
         "All pairs are subtracted number by number, in a tensor of n × m × d",
         r"(\.unsqueeze\(-?\d\)|\[[^\]\[]*\bNone\b[^\]\[]*\])\s*-\s*[\w.]+(\.unsqueeze\(|"
@@ -97,10 +109,19 @@ _LOOPS = (
     ),
     _Form(  # `a[i] - b[j]` or `distance(a[i], b[j])` for each j
         "A loop goes over all pairs, one by one",
-        r"for (?P<j>\w+)\b.* in .*\s(?s:.*)(?:\b|(?:dist|norm)\w*\()(?P<a>\w+)\[(?!(?P=j)\b)\w+\]"
-        r"(?: -|(?<=\]),) (?P<b>\w+)\[(?P=j)\]",
+        r"for (?P<j>\w+)\b.* in .*\s(?s:.*)\b(?P<of>(?:\w*dist|norm)\w*\()?"
+        r"\b(?P<a>\w+)\[(?!(?P=j)\b)\w+\](?(of),| -) (?P<b>\w+)\[(?P=j)\]",
         "# distances by a matrix product, |a|² + |b|² - 2ab, in place of the loops:\n"
         "squared = torch.cdist({a}, {b}).pow(2)",
+    ),
+    _Form(
+        "A loop goes over all pairs, one by one",
+        r"for (?P<j>\w+) in range\((?P<i>\w+) \+ 1, (?P<n>(?:[^()]|\([^()]*\))+)\):\s"
+        r"(?=(?s:.*)\[[^\]\n]*\b(?P=i)\b)(?=(?s:.*)\[[^\]\n]*\b(?P=j)\b)"
+        r"(?!(?s:.*)\[[^\]\n]*\] [-+*/]?= )",
+        "# in place of both loops: the lines in them once, with vectors of all pairs as indices\n"
+        "{i}, {j} = torch.triu_indices({n}, {n}, 1)  # beside them, arange(batch)[:, None]\n"
+        "total = of_each_pair.sum(-1)  # what was added up, over the pairs",
     ),
     _Form(  # what goes into the cell needs no round before
         "A recurrent cell is called for one position after the other",
@@ -166,6 +187,17 @@ _PICKS = re.compile(
 )
 _PICKED = "Rows of a tensor are taken one by one, and stacked"
 _OF_A_LIST = "  # of a list of tensors, once before: {0} = torch.stack({0})"
+# `y = self.fc(h)`, and then it is only kept: `outputs.append(y)`, `outputs[:, t] = self.fc(h)`
+_LAYER = r"(?P<layer>self\.\w+)\((?P<x>\w+)\)"
+_KEPT = re.compile(
+    rf"(?P<y>\w+) = {_LAYER}$|(?P<all>\w+)(?:\.append\({_LAYER.replace('?P<', '?P<a')}\)|"
+    rf"\[(?P<rows>:, )?\w+\] = {_LAYER.replace('?P<', '?P<b')})$"
+)
+_PROJECTED = "A layer is called for one position after the other, and no round needs its result"
+_AFTER_THE_LOOP = (
+    "parts.append({x})  # in the loop, in place of {layer}({x})\n"
+    "{all} = {layer}(torch.stack(parts{dim}))  # after it: one large product"
+)
 _BY_HAND = "A formula takes many operators, and torch has it as one"
 _OF_OPERATORS = "# one call for all rounds of this loop, over a dimension of the tensor"
 _BEST = (
@@ -202,6 +234,8 @@ def in_one_call(file: str, line: int) -> OneCall | None:
     if one_operator := by_hand(whole_statement(file, line), *["F"] * functional):
         return OneCall(_BY_HAND, one_operator)
     code = next(map(code_of, loops_around(file, line)), "")
+    if kept := _kept(_unparsed(whole_statement(file, line)), code):
+        return OneCall(_PROJECTED, kept)
     found = (_as(form, re.match(form.pattern, code)) for form in _LOOPS)
     return next(filter(None, found), None)
 
@@ -264,6 +298,25 @@ def _index(match: re.Match[str]) -> str:
     else:
         at = index
     return f"{made or ''}{data}[{at}]{of_type or ''}{')' * bool(made)}"
+
+
+def _kept(text: str, loop: str) -> str:
+    """Code in place of a linear layer's call in a loop that only keeps what it gives."""
+    match = _KEPT.match(text) if loop.startswith("for ") else None
+    if match is None:
+        return ""
+    named = match.groupdict("")
+    layer, x = (named[one] or named[f"a{one}"] or named[f"b{one}"] for one in ("layer", "x"))
+    y, kept, dim = named["y"], named["all"], ", 1" * bool(named["rows"])
+    if y:
+        keeps = re.search(rf"(\w+)(?:\.append\({y}\)|\[(:, )?\w+\] = {y})$", loop, re.M)
+        if keeps is None or len(re.findall(rf"\b{y}\b", loop)) != 2:
+            return ""
+        kept, dim = keeps[1], ", 1" * bool(keeps[2])
+    if len(re.findall(rf"\b{kept}\b", loop)) != 1:
+        return ""
+    is_linear = any(lines_with(rf"{re.escape(layer)}\s*=\s*(torch\.)?nn\.Linear\("))
+    return _AFTER_THE_LOOP.format(x=x, layer=layer, all=kept, dim=dim) * is_linear
 
 
 def _as(form: _Form, match: re.Match[str] | None) -> OneCall | None:

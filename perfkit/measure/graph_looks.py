@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from perfkit.base import torch_compat
-from perfkit.base.single_rows import SingleRows, n_single_rows
+from perfkit.base.mostly_zeros import MANY, OneHotFactor, SparseFactor, mostly_zeros
 
 #: Nodes of losses of classes, and of matrix products.
 LOSSES = ("NllLossBackward0", "NllLoss2DBackward0")
 PRODUCTS = ("AddmmBackward0", "MmBackward0")
 _MOST_NODES = 20_000
-# Of fewer classes nothing large is made; so many rows are not one-hot by chance; and so many nodes
-# are between a product and the loss of its result.
-_MANY, _ROWS, _FAR = 256, 64, 12
+# So many nodes are between a product and the loss of its result.
+_FAR = 12
 
 
 @dataclass(frozen=True)
@@ -33,20 +29,13 @@ class IgnoredTargets:
     back: tuple[int, ...]  # how long before the loss each node from the product on was made
 
 
-@dataclass(frozen=True)
-class OneHotFactor:
-    """One-hot rows that are multiplied by a matrix, which is or is made of a parameter."""
-
-    n_classes: int
-    table: weakref.ref[Any]
+GraphLook = IgnoredTargets | OneHotFactor | SparseFactor
 
 
-Seen = IgnoredTargets | OneHotFactor | SingleRows
-
-
-def look_into(roots: Iterable[Any]) -> Iterator[Seen]:
+def look_into(roots: Iterable[Any]) -> Iterator[GraphLook]:
     """Look at the graphs below these nodes, before the backward pass frees them."""
     waiting = [node for node in roots if node is not None]
+    last = max((node._sequence_nr() for node in waiting), default=0)
     uses = Counter[Any](waiting)
     nodes = []
     while waiting and len(uses) < _MOST_NODES:
@@ -54,13 +43,12 @@ def look_into(roots: Iterable[Any]) -> Iterator[Seen]:
         for following in _following(nodes[-1]):
             waiting += [following] * (following not in uses)
             uses[following] += 1
-    yield SingleRows(n_single_rows(nodes, PRODUCTS))
     for node in nodes:
         try:
             if node.name() in LOSSES:
                 yield from _ignored(node, uses)
             elif node.name() in PRODUCTS:
-                yield from _one_hot(node)
+                yield from mostly_zeros(node, _plain(node), last)
         except Exception:  # a tensor of a kind that nobody has seen
             continue
 
@@ -82,21 +70,10 @@ def _ignored(loss: Any, uses: Counter[Any]) -> Iterator[IgnoredTargets]:
         chain += _following(chain[-1])[:1] or [loss] * _FAR
     # what else the scores are for may need all of them
     only = all(uses[node] == 1 for node in chain[1:] if "LogSoftmax" not in node.name())
-    is_wide = n_classes >= _MANY and any(n_classes in one.shape for one in _plain(chain[-1]))
+    is_wide = n_classes >= MANY and any(n_classes in one.shape for one in _plain(chain[-1]))
     if chain[-1].name() in PRODUCTS and only and is_wide:
         # torch tells it as an unsigned number
         value, made = (loss._saved_ignore_index + 2**63) % 2**64 - 2**63, loss._sequence_nr()
         n_ignored = int((target.detach().cpu().numpy() == value).sum())
         back = tuple(made - node._sequence_nr() for node in chain)
         yield IgnoredTargets(target.numel(), n_ignored, n_classes, value, back)
-
-
-def _one_hot(product: Any) -> Iterator[OneHotFactor]:
-    (left, _), (right, _) = product.next_functions[-2:]
-    for rows in _plain(product) if left is None and right is not None else ():
-        if rows.ndim == 2 and rows.shape[1] >= _MANY:
-            some = rows.detach()[:_ROWS].cpu().float().numpy()
-            if (np.count_nonzero(some, axis=1) == 1).all() and (some.max(axis=1) == 1).all():
-                while not hasattr(right, "variable"):
-                    right = _following(right)[0]
-                yield OneHotFactor(rows.shape[1], weakref.ref(right.variable))

@@ -511,6 +511,7 @@ def test_calling_small_operators_is_no_logging() -> None:
         ("decay = sum((p**2).sum() for p in model.parameters())", "a penalty on the weights"),
         ("d = a.unsqueeze(1) - b.unsqueeze(0)", "All pairs are subtracted"),
         ("d = a[:, None] - b[None]", "All pairs are subtracted"),
+        ("rows = np.nonzero(np.array(self.ys) == c)[0]", "All labels are searched"),
     ],
 )
 def test_what_counts_as_forward_is_told_as_what_it_is(text: str, said: str) -> None:
@@ -533,6 +534,12 @@ def test_what_counts_as_forward_is_told_as_what_it_is(text: str, said: str) -> N
     assert found.gain_at_most == pytest.approx(
         1 / (1 - 15 / 40 * (shares["forward"] + backward)), abs=0.01
     )
+
+
+@pytest.mark.parametrize("text", ["rows = torch.where(y == c)[0]", "x = np.where(self.y == 1)"])
+def test_labels_of_a_batch_are_searched_each_time(text: str) -> None:
+    line = _line(text, 9, 9, waiting=False, library="__main__")
+    assert "All labels" not in kind_of(line, trains=True).title
 
 
 @pytest.mark.parametrize(

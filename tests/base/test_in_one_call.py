@@ -44,6 +44,16 @@ _ONE_CALL = {
         "for name, p in model.named_parameters():\n    if p.grad is not None:\n"
         "        total += p.grad.detach().norm(2).item() ** 2",
     ],
+    "i, j = torch.triu_indices(n, n, 1)": [
+        "for i in range(n - 1):\n  for j in range(i + 1, n):\n"
+        "    total = total + (v[:, i, f[:, j]] * v[:, j, f[:, i]]).sum(-1)",
+    ],
+    "outputs = self.out(torch.stack(parts))": [
+        "for t in range(n):\n    h = self.step(x[t], h)\n    outputs.append(self.out(h))",
+    ],
+    "outputs = self.out(torch.stack(parts, 1))": [
+        "for t in range(n):\n    h = self.step(x[t], h)\n    outputs[:, t] = self.out(h)",
+    ],
     "enumerate(self.vocab)": ["ids = [self.vocab.index(word) for word in text.split()]"],
 }
 _NO_CALL = [
@@ -54,6 +64,8 @@ _NO_CALL = [
     # what comes out goes in again
     "for t in range(n):\n    h, c = self.cell(self.embed(token), (h, c))\n    token = best(h)",
     "for i in range(1, n):\n    speed[i] = (x[i] - x[i - 1]) / dt",
+    "for t in range(n):\n    h = self.step(best(y), h)\n    y = self.out(h)",
+    "for i in range(n):\n  for j in range(i + 1, n):\n    a[j] += a[i]\n    a[i], a[j] = a[j], 0",
     "for word in text.split():\n    ids.append(index[word])",
     "for x, y in loader:\n    total[0] += 1",
     "for p in model.parameters():\n    n += p.grad.numel()",

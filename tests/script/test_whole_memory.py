@@ -119,6 +119,25 @@ def _in_a_buffer(keep: bool) -> None:
     _train(model=_OwnNorm(keep))
 
 
+class _Carries(nn.Module):
+    """A state that each step hands on to the next, as of a recurrent layer."""
+
+    def __init__(self, keep: bool) -> None:
+        super().__init__()
+        self.keep, self.out = keep, nn.Linear(8, 2)
+        self.state = (torch.zeros(()),)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (state,) = self.state
+        more = (_mib().requires_grad_() * 2).exp().mean()
+        self.state = ((state if self.keep else state.detach()) * 0.9 + more,)
+        return self.out(x)  # type: ignore[no-any-return]
+
+
+def _in_a_state(keep: bool) -> None:
+    _train(model=_Carries(keep))
+
+
 def _tensors(keep: bool) -> None:
     outputs: list[dict[str, torch.Tensor]] = []
     _train(lambda loss: outputs.append({"logits": _mib() if keep else _mib().sum()}))
@@ -269,6 +288,15 @@ def test_what_keeps_memory_is_named_and_not_of_its_healthy_twin(
     if line:
         assert f": {line}" in (found[rule].line or "")
     assert not _found(_run(lambda: loop(False)))
+
+
+def test_a_state_that_is_handed_on_is_cut_from_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What helps a sum of losses was told, which such a program, unlike this file, has not."""
+    monkeypatch.setattr("perfkit.advice.state.memory.only_line_with", lambda pattern: None)
+    found = _found(_run(lambda: _in_a_state(True)))["graphs-kept"]
+    assert found.line is None
+    assert "state = state.detach()" in found.what_to_do
+    assert "graphs-kept" not in _found(_run(lambda: _in_a_state(False)))
 
 
 def test_steps_are_traced_a_few_times_at_most_and_count_as_usual_ones() -> None:

@@ -10,10 +10,10 @@ import numpy as np
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, fact
 from perfkit.advice.state import alive, state
-from perfkit.base.single_rows import SingleRows
-from perfkit.base.source import only_line_with, shown_line
+from perfkit.base.mostly_zeros import AS_SPARSE, OneHotFactor, SparseFactor
+from perfkit.base.source import only_line_with
 from perfkit.base.words import fmt_count, fmt_share
-from perfkit.measure.graph_looks import LOSSES, PRODUCTS, IgnoredTargets, OneHotFactor
+from perfkit.measure.graph_looks import LOSSES, PRODUCTS, IgnoredTargets
 from perfkit.measure.live import Live
 
 # Less of it is padding, which is not worth a change.
@@ -24,8 +24,6 @@ _MANY_CLASSES, _MOST_OF_IT = 20_000, 0.5
 _MAKES, _NEAR = (("aten::one_hot",), ("aten::scatter_", "aten::scatter"), ("aten::index",)), 3
 _BESIDE = ("aten::zeros", "aten::to")
 _BACK = [f"autograd::engine::evaluate_function: {one}" for one in PRODUCTS]
-# A few passes are a loss of pairs or triples.
-_MANY_ROWS = 8
 _MULTIPLY = ("aten::mm", "aten::addmm", "aten::matmul", "aten::linear", *PRODUCTS, *_BACK)
 
 
@@ -132,21 +130,27 @@ def _of_one_hot(case: Case) -> tuple[float, str | None]:
 
 
 @state
-def single_rows(live: Live) -> Iterator[Finding]:
-    """A model gets one row after the other, and each has a graph of its own until the loss."""
-    n = max((one.n for one in live.graphs if isinstance(one, SingleRows)), default=0)
-    at = max(((use.n_calls, use.called_at) for use in live.modules.values()), default=(0, None))[1]
-    if n < _MANY_ROWS:
-        return
-    yield fact(
-        "single-rows",
-        f"One row at a time goes through the model, {fmt_count(n)} times for one backward pass",
-        ("none of these passes needs another one: one for all rows has the same gradients",),
-        "outputs = model(torch.stack(rows))  # before the loss, one pass for all\n"
-        "# where an output decides which row comes next, as a policy's: there without a graph\n"
-        "with torch.no_grad():\n"
-        "    output = model(row)  # keep the row, and what was chosen, for that one pass",
-        line=None if at is None else shown_line(*at),
-        acts_on=("forward", "backward"),
-        leaves=1 / n,
-    )
+def sparse_products(live: Live) -> Iterator[Finding]:
+    """A matrix that is nearly all zeros, a graph's adjacency for one, is multiplied as if dense."""
+    seen = [one for one in live.graphs if isinstance(one, SparseFactor)]
+    for most in sorted(seen, key=lambda one: one.n_rows * one.n_columns)[-1:]:
+        yield fact(
+            "sparse-product",
+            f"A matrix that is multiplied is all zeros but for {fmt_share(most.share)}",
+            (f"{fmt_count(most.n_rows)} × {fmt_count(most.n_columns)} numbers, in the first step",),
+            AS_SPARSE,
+            acts_on=("forward", "backward"),
+            where=partial(_of_product, back=most.back),
+        )
+
+
+def _of_product(case: Case, back: int) -> tuple[float, str | None]:
+    rows = case.nesting.rows
+    numbers, step = case.trace.sequence[rows], case.steps.containing(case.trace.start_ns[rows])
+    last = np.full(len(case.steps) + 1, -1)  # the loss; what is in no step is the last one
+    np.maximum.at(last, step, numbers)
+    found = case.is_named(*_MULTIPLY) & (numbers == last[step] - back) & (step >= 0)
+    line = case.line_at(found)
+    # the same line may make products that no gradient goes through
+    of_line = sum(x.share for x in case.lines.by_line() if x.shown == line)
+    return max(case.share_at(found), of_line), line

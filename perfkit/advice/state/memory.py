@@ -252,15 +252,18 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
     if keeper is None or of_graphs or not (keeper.explains(grown) or keeper.with_graph):
         if seen.more_nodes < 1.0:
             return None
+        total = only_line_with(
+            r"^\s*([\w.]+)\s*(\+=|=\s*\1\s*\+)(?!.*\.(item|detach)\()"
+            r".*(\b\w*loss\w*\b|criterion\(|_entropy\()"
+        )
         return fact(
             "graphs-kept",
             f"A tensor that is carried on keeps the graph of every {each}: {grows}",
             (f"{rose}; graphs grew by {plural(round(seen.more_nodes), 'node')} a step",),
-            "total += loss.item()  # a number; a sum of losses keeps the graphs of all of them",
-            line=only_line_with(
-                r"^\s*([\w.]+)\s*(\+=|=\s*\1\s*\+)(?!.*\.(item|detach)\()"
-                r".*(\b\w*loss\w*\b|criterion\(|_entropy\()"
-            ),
+            "total += loss.item()  # a number; a sum of losses keeps the graphs of all of them"
+            if total
+            else "state = state.detach()  # what one step hands on to the next",
+            line=total,
         )
     name, called = keeper.last_name, keeper.name or f"A {keeper.kind}"
     entry = fmt_bytes(keeper.entry_bytes)
@@ -294,10 +297,7 @@ def _kept(grown: Rise, whose: str, each: str, seen: _Objects) -> Finding | None:
         graphs = "; they lead to autograd graphs, which keep more" if keeper.with_graph else ""
         told, what_to_do = f"{has} of about {entry} each{graphs}", GROWS.what_to_do
         if " → cache of " in keeper.name:
-            what_to_do = (
-                "@functools.lru_cache(maxsize=64)  # a bound; or no cache: an epoch\n"
-                "# reads an example once"
-            )
+            what_to_do = "@functools.lru_cache(maxsize=64)  # or none: an epoch reads each once"
     else:
         rule = "objects-kept"
         entries = plural(max(round(keeper.per_step), 1), "entry", "entries")

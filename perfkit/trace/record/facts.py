@@ -62,13 +62,14 @@ class FactsWatch:
 
     Attributes:
         loaders: looks at the workers of DataLoaders, at each step's end; None where none is used.
+        collector: listens to garbage collections; off while perfkit itself is at work.
     """
 
     def __init__(self) -> None:
         self.contention: CpuContention | None = None
         self._compiled: CompileReport | None = None
         self.loaders: DataLoaderSampler | None = None
-        self._gc = CollectorTime(least_ns=_SHORTEST_NS)
+        self.collector = CollectorTime(least_ns=_SHORTEST_NS)
         self._gc_pauses_ms: tuple[float, ...] = ()
         self._instrument = Instrument("the look whether a DataLoader is used")
         self._undo: list[Callable[[], None]] = []
@@ -78,9 +79,9 @@ class FactsWatch:
         self._mark = ContentionMark()
         self._compile_watch = CompileWatch()
         guarded = self._instrument.hook
-        self._undo = [self._gc.stop]
+        self._undo = [self.collector.stop]
         self._undo.append(torch_compat.watch_loader_iterators(guarded(self._loader_is_used)))
-        self._gc.start()
+        self.collector.start()
 
     def close(self) -> None:
         for call in self._undo:
@@ -95,22 +96,22 @@ class FactsWatch:
     @property
     def failure(self) -> Failure | None:
         loaders = None if self.loaders is None else self.loaders.instrument.failure
-        return self._instrument.failure or self._gc.instrument.failure or loaders
+        return self._instrument.failure or self.collector.instrument.failure or loaders
 
     def recording_begins(self, *, late: bool) -> None:
         """The steps that follow are recorded."""
-        self._gc.start()
+        self.collector.start()
         if late:
             self._mark = ContentionMark()
 
     def recording_pauses(self) -> None:
         """What follows is not recorded, for now."""
-        self._gc.stop()
+        self.collector.stop()
 
     def recording_ends(self, *, has_steps: bool) -> None:
         """Recording ends: the collector's later runs are of no recorded step."""
         self.close()
-        self._gc_pauses_ms = tuple(ns / 1e6 for ns in self._gc.take())
+        self._gc_pauses_ms = tuple(ns / 1e6 for ns in self.collector.take())
         if has_steps:
             self.contention = self._mark.until_now()
         if self.loaders is not None:

@@ -332,7 +332,7 @@ class Recorder:
         """Call it, unless we are at work already; then do what was asked for meanwhile."""
         if self._working:
             return
-        self._working = True
+        self._working = self._facts.collector.is_off = True
         try:
             if self._state == "done":  # of a long run, most steps: nothing is changed there
                 function(*args)
@@ -340,7 +340,7 @@ class Recorder:
                 with Uninterrupted():
                     function(*args)
         finally:
-            self._working = False
+            self._working = self._facts.collector.is_off = False
         if self._time_is_up and not self._patient:
             self._time_is_up = False
             self._enough()
