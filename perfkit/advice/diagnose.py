@@ -217,8 +217,7 @@ def _places_first(found: list[Finding], bound_by: str, others: float) -> list[Fi
         gain = min(f.gain_at_most, least) if is_whole else f.gain_at_most
         if others and not (f.is_state or f.rule in _TIMED):
             gain = 1 / (others + (1 - others) / gain)
-        gain = round(gain, 1)
-        return not leads, is_general, -gain, is_whole, bound_by not in f.cures, f.rule
+        return not leads, is_general, -round(gain, 1), is_whole, bound_by not in f.cures, f.rule
 
     kept = (f for f in found if not (has_place and f.rule == "host-python" and f.line is None))
     return sorted(kept, key=rank)

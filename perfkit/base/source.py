@@ -22,6 +22,8 @@ from perfkit.base.printable import printable
 from perfkit.base.user_code import cell_names, is_user_code, where
 
 _LONGEST = 160
+# Of what belongs together, in one function.
+_NEARBY = 30
 # A bracket that is open for longer is not closed for our purposes.
 _MOST_LINES = 60
 # A word that stands before an open bracket and does not say what happens in it.
@@ -328,6 +330,13 @@ def lines_with(pattern: str) -> Iterator[tuple[str, int]]:
         for number, line in enumerate(linecache.getlines(file)[:_MOST_LINES], 1):
             if looked_for.search(line.partition("#")[0]):
                 yield file, number
+
+
+def lines_until(pattern: str, file: str, first: int) -> list[tuple[str, int]]:
+    """The lines of a file from one on, to the next that matches; none without one nearby."""
+    text = linecache.getlines(file)[first - 1 : first - 1 + _NEARBY]
+    last = next((i for i, line in enumerate(text) if re.search(pattern, line)), -1)
+    return [(file, first + i) for i in range(last + 1)]
 
 
 def _own_files() -> list[str]:

@@ -249,11 +249,6 @@ class WatchedRun(Generic[_Batch]):
         """Whether the loop has had every batch. Trainers that count batches never ask again."""
         return self._expected is not None and self._handed >= self._expected > 0
 
-    def _left_words(self) -> str:
-        of = f" of {fmt_count(self._expected)}" if self._expected else ""
-        epoch = f" of epoch {self.epochs}" if self.epochs > 1 else ""
-        return f"ended after {fmt_count(self._handed)}{of} batches{epoch}"
-
     def settle(self) -> None:
         """End a loop that has had every batch and never asked for another.
 
@@ -272,7 +267,10 @@ class WatchedRun(Generic[_Batch]):
             self.tracker.epochs -= 1
             self._ended = self._ended_before
         else:
-            self._ended = self._left_words() if ended == _LEFT else ended
+            of = f" of {fmt_count(self._expected)}" if self._expected else ""
+            epoch = f" of epoch {self.epochs}" if self.epochs > 1 else ""
+            left = f"ended after {fmt_count(self._handed)}{of} batches{epoch}"
+            self._ended = left if ended == _LEFT else ended
             until_ns = self._now()
             is_unseen = self._working and self._all_handed_out
             if is_unseen:

@@ -661,9 +661,8 @@ _FROM_DATA = frozenset({"as_tensor", "asarray", "tensor"})
 
 def _is_positions(part: Any) -> bool:
     """Tell whether a part of an index is a list or an array of numbers, or is taken like one."""
-    if is_positions(part):
-        return True
-    return type(part).__module__ == "numpy" and getattr(part, "ndim", 0) > 0 and part.size > 0
+    is_array = type(part).__module__ == "numpy" and getattr(part, "ndim", 0) > 0 and part.size > 0
+    return is_array or is_positions(part)
 
 
 _NOTES: Mapping[str, Callable[[SyncWatch, _Call], None]] = {

@@ -200,6 +200,26 @@ def _with_ema(by_name: bool) -> None:
     _train(_random(), model, without_grad)
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_weights_taken_by_name_shorten_a_step_by_what_they_take(large: bool) -> None:
+    """As DQN's tutorial updates its target; what else the step does is none of it."""
+    model, target = (nn.Sequential(*[nn.Linear(8, 8) for _ in range(20)]) for _ in range(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    numbers = np.random.default_rng(0).random(10 if large else 3_000_000)
+    with perfkit.profile() as p:
+        for _ in range(12):
+            np.sort(numbers)
+            model(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+            old, new = target.state_dict(), model.state_dict()
+            for name in old:
+                old[name] = 0.9 * old[name] + 0.1 * new[name]
+            target.load_state_dict(old)
+    first, *_ = p.result.diagnosis.findings
+    assert (first.rule == "weights-copied") is large
+    assert large or "np.sort(numbers)" in (first.line or "")
+
+
 def _saving(how: str) -> None:
     """A checkpoint in each step or every tenth one, or results in each step."""
     model = nn.Sequential(nn.Linear(8, 2), nn.Linear(1000, 4000)) if how != "results" else _model()

@@ -74,8 +74,7 @@ def _against(checks: Sequence[Recompilation]) -> str:
     """What to do where these checks failed."""
     if not checks:
         return f"{_SIZES}\n# TORCH_LOGS=recompiles python script.py  says why"
-    kinds = {_cure(one) for one in checks}
-    return "\n".join(one for one in (_STATIC, _SIZES, _VALUES) if one in kinds)
+    return "\n".join(sorted({_cure(one) for one in checks}, key=(_STATIC, _SIZES, _VALUES).index))
 
 
 def _cure(check: Recompilation) -> str:

@@ -97,7 +97,10 @@ def number_formats(case: Case) -> Iterator[Finding]:
         return
     # half the bytes, or twice the rate: the ratio of dense rates is 2 on every such data sheet
     # (A100 156 and 312 TFLOP/s, H100 SXM 495 and 989)
-    wide = _share(case, lambda name: _in_tf32(name) or _moves_32_bits(name))
+    wide = _share(
+        case,
+        lambda name: _in_tf32(name) or (family(name) in _MOVES and not computes_in_float64(name)),
+    )
     yield found(
         "32-bits",
         "Arithmetic is on 32 bits, and this GPU is made for 16",
@@ -120,10 +123,6 @@ def _in_tf32(name: str) -> bool:
         and uses_tensor_cores(name) is not None
         and not computes_in_float64(name)
     )
-
-
-def _moves_32_bits(name: str) -> bool:
-    return family(name) in _MOVES and not computes_in_float64(name)
 
 
 def _could_use_tensor_cores(name: str) -> bool:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
+from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, fact
 from perfkit.advice.state import state
 from perfkit.base.machine._host import COMPUTES_IN, cpu_flags
-from perfkit.base.source import first_line_with, only_line_with, shown_line
-from perfkit.base.words import fmt_bytes, fmt_count, fmt_share
+from perfkit.base.source import first_line_with, lines_until, only_line_with, shown_line
+from perfkit.base.words import fmt_bytes, fmt_count, fmt_share, plural
 from perfkit.measure.live import Live
+from perfkit.trace.record.lines import wilson
 
 # In fewer steps than this share of them it is now and then, as it should be.
 _MOST_STEPS = 0.5
@@ -62,16 +65,14 @@ _WEIGHTS, _SAVE = "torch.nn.Module.state_dict", "torch.save"
 _LEAST_SAVING = 0.05
 
 
-def _often(live: Live, name: str) -> list[tuple[str, float]]:
+def _often(live: Live, name: str) -> list[tuple[tuple[str, int], float]]:
     """The user's lines that call a function in most steps, and calls a step, the most first."""
     steps = live.n_steps - 1  # the first one is not counted
-    if steps < _LEAST_STEPS:
-        return []
     often_first = sorted(live.calls.items(), key=lambda call: -call[1][0])
     return [
-        (shown_line(file, line), n / steps)
+        ((file, line), n / steps)
         for (called, file, line), (n, n_steps, *_) in often_first
-        if called == name and n_steps >= _MOST_STEPS * steps
+        if steps >= _LEAST_STEPS and called == name and n_steps >= _MOST_STEPS * steps
     ]
 
 
@@ -85,13 +86,22 @@ def needless(live: Live) -> Iterator[Finding]:
         del often[_SAVE]  # results, or little
     for name, calls in often.items():
         rule, why, what_to_do, acts_on = _NEEDLESS[name]
+        title = f"{name}() runs in every step"
         if name == _SAVE:
             title = "A checkpoint is written in every step"
             why = f"{fmt_share(share)} of the time is spent in {name}(); {why}"
-        else:
-            title = f"{name}() runs in every step"
-        told = f"{_times(sum(n for _, n in calls))} a step: {why}"
-        yield fact(rule, title, (told,), what_to_do, line=calls[0][0], acts_on=acts_on)
+        told = f"{plural(round(sum(n for _, n in calls), 1), 'time')} a step: {why}"
+        loads = lines_until(r"\.load_state_dict\(", *min(calls)[0]) if name == _WEIGHTS else []
+        where = partial(_of_these, places=loads) if loads else None
+        line = shown_line(*calls[0][0])
+        yield fact(rule, title, (told,), what_to_do, line=line, acts_on=acts_on, where=where)
+
+
+def _of_these(case: Case, places: Sequence[tuple[str, int]]) -> tuple[float, None]:
+    """The most that these lines take by their samples, with what they call."""
+    n = sum(n for frames, _, n in case.lines.stacks if any(x.place in places for x in frames))
+    classes = sum(case.lost_to(one) for one in ("forward", "other"))
+    return min(wilson(n, case.lines.n_samples)[1], classes), None
 
 
 @state
@@ -135,11 +145,6 @@ def own_profiler(live: Live) -> Iterator[Finding]:
         line=first_line_with(r"^\s*with\b.*\bprofile\("),
         acts_on=("forward", "backward", "optimizer", "other"),
     )
-
-
-def _times(per_step: float) -> str:
-    n = round(per_step, 1)
-    return "once" if n == 1 else f"{fmt_count(round(n)) if n >= 10 else f'{n:g}'} times"
 
 
 # cuDNN searches anew for each shape that it has not seen; from so many on it is no start-up.
