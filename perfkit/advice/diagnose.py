@@ -10,7 +10,7 @@ from typing import Any
 
 from perfkit.advice.case import Case
 from perfkit.advice.findings import MAY_WAIT, MOST_GAIN, Finding, amdahl, interval
-from perfkit.advice.line_kinds import GROWS, OTHER
+from perfkit.advice.line_kinds import ENVIRONMENT, FEWER_STEPS, GROWS, OTHER
 from perfkit.advice.outside import LARGE, OF_LOADING, outside, steps_grow
 from perfkit.advice.rules import rules
 from perfkit.advice.rules.host import overhead
@@ -113,6 +113,10 @@ def diagnose(
     earliest = {(said, f.line): f for f in reversed(found) for said in _once(f)}
     found = [f for f in found if all(earliest[said, f.line] is f for said in _once(f))]
     found = [_with_doubt(f, case, busy) for f in found]
+    found = [
+        replace(f, changes=FEWER_STEPS) if f.what_to_do == ENVIRONMENT.what_to_do else f
+        for f in found
+    ]
     for remark in (f for f in state if f.beside):
         found = [
             replace(f, what_to_do=f"{f.what_to_do}\n{remark.what_to_do}")
@@ -262,6 +266,7 @@ _SAYS_MORE = {
     "row-by-row": ("dataloader-no-workers", "dataloader-slow-code", "dataloader-small-samples"),
     "many-tensors": ("dataloader-blocked", "dataloader-few-workers", "dataloader-slow-workers"),
     "saves-often": ("host-python",),
+    "single-rows": ("tiny-ops", "small-calls"),
     "weights-copied": ("host-python", "tiny-ops", "small-calls", "beside-the-model"),
 }
 

@@ -138,6 +138,16 @@ FROM_A_LIST = LineKind(
     title="A tensor is made from a Python list, number by number",
     pattern=r"\btorch\.(tensor|as_tensor|\w*Tensor)\(\s*(\[|list\()",
 )
+#: Passes and updates; an environment's step is none.
+PASSES = r"\.backward\(|(?<!env)(?<!envs)\.step\("
+FEWER_STEPS = "rollouts have fewer steps of more environments"
+ENVIRONMENT = LineKind(
+    "a step of the environment",
+    "# a policy's call takes about as long for 32 rows as for one: more environments a call, in\n"
+    "# rollouts so much shorter that n_envs * n_steps stays the same (slow ones: AsyncVectorEnv)\n"
+    "envs = gym.vector.SyncVectorEnv([make_env] * 32)  # or make_vec_env(name, n_envs=32)",
+    pattern=r"env(s|ironment)?\.step\(",
+)
 GROWS = LineKind(
     "a tensor that grows by a part, and is copied whole each time",
     "# keep what the result needs, where that is not all of it: a count, a sum\n"
@@ -271,15 +281,16 @@ SHUFFLES = LineKind(
 )
 #: Lines that issue no operators of torch.
 WITHOUT_TORCH = frozenset((
-    SLEEP, WAITING, OPENS, UNPACKS, WRITES, STORING, SAVING, IMAGES, IMAGE_CHANGES, FRAMES, SHUFFLES
+    SLEEP, WAITING, OPENS, UNPACKS, WRITES, STORING, SAVING, IMAGES, IMAGE_CHANGES, FRAMES,
+    SHUFFLES, ENVIRONMENT,
 ))  # fmt: skip
 # Known by the library's function that a line is mostly in, too.
 BY_LIBRARY = (DISTRIBUTIONS, PARAMETRIZED)
 # What a line's text tells, asked in this order: Image.open decodes what it reads.
 _BY_TEXT = (
-    _COMPUTES, *BY_LIBRARY, SHUFFLES, PICKS, FRAMES, FROM_A_LIST, GROWS, WRITES, LOGGING, IMAGES,
-    IMAGE_CHANGES, FIGURES, STORING, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD, GATHERS,
-    PAIRS,
+    _COMPUTES, *BY_LIBRARY, ENVIRONMENT, SHUFFLES, PICKS, FRAMES, FROM_A_LIST, GROWS, WRITES,
+    LOGGING, IMAGES, IMAGE_CHANGES, FIGURES, STORING, SAVING, SORTS, STATISTICS, NUMPY, BACKWARD,
+    GATHERS, PAIRS,
 )  # fmt: skip
 
 

@@ -10,10 +10,13 @@ from perfkit.advice.findings import Finding, amdahl, fact, found
 from perfkit.advice.line_kinds import (
     BACKWARD,
     BY_LIBRARY,
+    ENVIRONMENT,
+    FEWER_STEPS,
     GROWS,
     LOGGING,
     NUMPY,
     OTHER,
+    PASSES,
     SLEEP,
     WAITING,
     WRITES,
@@ -34,7 +37,7 @@ _MOST_OF_IT = 0.5
 LARGE = 0.25
 # What every step does: the wait for data at a loop's head, the passes. Where some steps take longer
 # at these alone, they are slow steps of the same kind.
-_OF_EVERY_STEP = re.compile(r"^(async )?for\b.*:$|\.backward\(|\.step\(")
+_OF_EVERY_STEP = re.compile(rf"^(async )?for\b.*:$|{PASSES}")
 
 # Drawing a model's first weights: no file has them sooner, and nothing is to be left out.
 _FIRST_WEIGHTS = re.compile(r"torch/nn/init|\breset_parameters \(")
@@ -74,11 +77,6 @@ _SET_UP = (
 _BY_PHASE = {"evaluation": _LARGER, "checkpoint": _CHECKPOINT, "data wait": _DATA}
 _RUNS_A_MODEL = ("evaluation", "forward", "backward", "optimizer")
 _BEFORE_TRAINING = "# passes before the first step: over fewer batches, in torch.inference_mode()"
-_MORE_A_CALL = (
-    "# a policy's call takes about as long for 32 rows as for one: more environments a call, in\n"
-    "# rollouts so much shorter that n_envs * n_steps stays the same (slow ones: AsyncVectorEnv)\n"
-    "envs = gym.vector.SyncVectorEnv([make_env] * 32)  # or make_vec_env(name, n_envs=32)"
-)
 _PROFILE_IT = "with perfkit.profile() as prof:  # that part by itself\n    ...\nprint(prof)"
 
 # What to do about a line whose work grows.
@@ -173,7 +171,8 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
     kind, (place, source) = OTHER if at is None else kinds[at], lines[at or 0]
     title = f"{fmt_share(share)} of the time is spent {when}"
     to_do = _what_to_do(stretch, kind, phase)
-    by_code = {code: name for name, code in _BY_PHASE.items()} | {_MORE_A_CALL: "rollouts"}
+    by_code = {code: name for name, code in _BY_PHASE.items()}
+    by_code[ENVIRONMENT.what_to_do] = "rollouts"
     by_code |= dict.fromkeys((_LESS_OFTEN, _TOO_OFTEN, _EVALUATION), "evaluation")
     between = min((b - a for a, b in pairwise(stretch.numbers)), default=0)
     of_phase = phase * (phase in _BY_PHASE and kind not in BY_LIBRARY)
@@ -191,7 +190,7 @@ def _of(stretches: list[Stretch], region_s: float) -> Finding:
         cures=OF_LOADING if phase == "data wait" else (),
         share=share,
         of="for the code as a whole, ",
-        changes="rollouts have fewer steps of more environments" * (what == "rollouts"),
+        changes=FEWER_STEPS * (what == "rollouts"),
         line=(stretch.below * (by_code.get(to_do) == "evaluation")) or line,
     )
 
@@ -200,8 +199,8 @@ def _what_to_do(stretch: Stretch, kind: LineKind, phase: str) -> str:
     """A snippet for the line that is known to be slow, else for what the stretch is."""
     if kind.title or kind in (SLEEP, WAITING):
         return kind.what_to_do
-    if stretch.plays and not stretch.is_set_up and kind in (OTHER, NUMPY):
-        return _MORE_A_CALL
+    if stretch.plays and not stretch.is_set_up and kind in (OTHER, NUMPY, ENVIRONMENT):
+        return ENVIRONMENT.what_to_do
     code = f"{stretch.source} {stretch.below}"
     saves = _SAVES.search(f"{code} {stretch.place}") and _OF_A_MODEL.search(code)
     if phase == "checkpoint" or saves:
@@ -210,7 +209,7 @@ def _what_to_do(stretch: Stretch, kind: LineKind, phase: str) -> str:
         return _BEFORE_TRAINING
     if stretch.is_set_up:
         return _SET_UP if stretch.place else _PROFILE_IT
-    if kind is not OTHER:
+    if kind not in (OTHER, ENVIRONMENT):
         return kind.what_to_do
     if phase == "evaluation" or (stretch.evaluates and phase not in _BY_PHASE):
         at_times, once = (_LESS_OFTEN, _LARGER) if phase else (_TOO_OFTEN, _EVALUATION)

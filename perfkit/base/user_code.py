@@ -154,6 +154,22 @@ def cell_link(number: int) -> str:
     return f"{quote(notebook)}#cell-id={quote(cell)}"
 
 
+# Frames to look through.
+_DEEPEST = 40
+
+
+def user_place(frame: Any = None) -> tuple[str, int] | None:
+    """Where the user's own code is that called the caller, or this frame; None if not near."""
+    frame = frame or sys._getframe(1)
+    for _ in range(_DEEPEST):
+        if frame is None:
+            break
+        if is_user_code(frame.f_code.co_filename):
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back
+    return None
+
+
 def where(file: str, line: int) -> str:
     """A line as a person names it: ``cell [3], line 7``, ``train.py:12``, ``peft/a.py:7``."""
     cells = cell_names()

@@ -9,6 +9,7 @@ from typing import Any
 
 from perfkit.base import torch_compat
 from perfkit.base.mostly_zeros import MANY, OneHotFactor, SparseFactor, mostly_zeros
+from perfkit.base.single_rows import SingleRows, n_single_rows
 
 #: Nodes of losses of classes, and of matrix products.
 LOSSES = ("NllLossBackward0", "NllLoss2DBackward0")
@@ -29,7 +30,7 @@ class IgnoredTargets:
     back: tuple[int, ...]  # how long before the loss each node from the product on was made
 
 
-GraphLook = IgnoredTargets | OneHotFactor | SparseFactor
+GraphLook = IgnoredTargets | OneHotFactor | SparseFactor | SingleRows
 
 
 def look_into(roots: Iterable[Any]) -> Iterator[GraphLook]:
@@ -43,6 +44,7 @@ def look_into(roots: Iterable[Any]) -> Iterator[GraphLook]:
         for following in _following(nodes[-1]):
             waiting += [following] * (following not in uses)
             uses[following] += 1
+    yield SingleRows(n_single_rows(nodes, PRODUCTS))
     for node in nodes:
         try:
             if node.name() in LOSSES:

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfkit.base import torch_compat
 from perfkit.base.instrument import Failure, Instrument
+from perfkit.base.optimizer_use import OptimizerUse
 from perfkit.base.stand_in import stand_in
 from perfkit.base.uninterrupted import Uninterrupted
-from perfkit.base.user_code import is_user_code, tells_something
+from perfkit.base.user_code import is_user_code, tells_something, user_place
 from perfkit.measure.graph_looks import GraphLook, look_into
 from perfkit.measure.memory_looks import MemoryLook, look, own_rise
 
@@ -41,8 +42,6 @@ SLOW_FLAGS = ("anomaly", "deterministic", "cudnn_benchmark", "half_on_cpu")
 # More distinct shapes than these say nothing new.
 _MOST_SHAPES = 256
 _MOST_OBJECTS = 64
-# Frames to look through for the user's line.
-_DEEPEST = 40
 # Of the first steps all are looked at, and then those that double their number.
 _ALL_STEPS = 8
 # Batches after the first two are looked into from here on: not in steps that are usually recorded.
@@ -70,7 +69,8 @@ class ModuleUse:
     Attributes:
         n_calls, n_trained, n_eval_with_grad: in the steps that were looked at; the latter two of
             these, in training and evaluation mode with gradients on.
-        evaluated_at: file and line of the user's that made the first of the latter.
+        called_at, evaluated_at: file and line of the user's that made the first of all calls, and
+            of the latter.
         shapes: distinct shapes and numbers that it was given, at most 256.
         n_unsynced: backward passes after a forward pass that had prepared to exchange gradients
             with other ranks, although gradients were to stay here.
@@ -80,6 +80,7 @@ class ModuleUse:
     n_calls: int = 0
     n_trained: int = 0
     n_eval_with_grad: int = 0
+    called_at: tuple[str, int] | None = None
     evaluated_at: tuple[str, int] | None = None
     shapes: set[tuple[Any, ...]] = field(default_factory=set)
     n_unsynced: int = 0
@@ -108,50 +109,6 @@ class LoaderUse:
     first_is_due: bool = False
     sampler_id: int = 0
     items: SameItems | None = None
-
-
-@dataclass
-class OptimizerUse:
-    """An optimizer, and what became of the gradients of its first parameter.
-
-    Attributes:
-        n_thrown_away: how often it stepped, in the steps that were looked at, after a gradient was
-            cleared that came to be before another optimizer's step.
-    """
-
-    ref: weakref.ref[Any]
-    n_thrown_away: int = 0
-    stepped_with: tuple[weakref.ref[Any], int] | None = None
-    left: weakref.ref[Any] | None = None
-
-    def gradient(self) -> Any:
-        """Of the first parameter that has one; else None."""
-        optimizer = self.ref()
-        for group in () if optimizer is None else optimizer.param_groups:
-            for parameter in group["params"]:
-                if (grad := parameter.grad) is not None:
-                    return grad
-        return None
-
-    def steps(self) -> None:
-        """It steps with the gradients that are there now."""
-        grad = self.gradient()
-        if grad is None:
-            return
-        self.n_thrown_away += self.left is not None and self.left() is not grad
-        self.left, self.stepped_with = None, (weakref.ref(grad), grad._version)
-
-    def another_steps(self) -> None:
-        """Another optimizer steps: note the gradient if it was made since its own step."""
-        grad: Any = self.gradient()
-        if grad is None or self.stepped_with is None:
-            return
-        before, version = self.stepped_with
-        groups = getattr(self.ref(), "param_groups", ())
-        # a fused update counts as a change of the gradients that it reads
-        written = grad._version != version and not any(group.get("fused") for group in groups)
-        if before() is not grad or written:
-            self.left = weakref.ref(grad)
 
 
 _Use = TypeVar("_Use", ModuleUse, LoaderUse, OptimizerUse)
@@ -330,12 +287,12 @@ class Live:
         with_grad = torch.is_grad_enabled()
         if not (with_grad or module.training):
             self.evaluates(args)
+        use.called_at = use.called_at or user_place()
         use.n_calls += 1
         use.n_trained += with_grad and module.training
         use.n_eval_with_grad += with_grad and not module.training
         if use.n_eval_with_grad and use.evaluated_at is None:
-            frame = _user_frame(sys._getframe(1))
-            use.evaluated_at = None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+            use.evaluated_at = user_place()
         if len(use.shapes) < _MOST_SHAPES and isinstance(args, tuple):
             given: list[Any] = []
             for one in args[:4]:
@@ -391,9 +348,8 @@ class Live:
         if n == _GENERATES and not torch_compat.cuda_is_capturing():  # it waits for the device
             with torch_compat.without_modes():
                 goes_on = bool((given[:, :-1] == shorter).all())
-            frame = _user_frame(sys._getframe(1)) if goes_on else None
-            if frame is not None:
-                self.generated = frame.f_code.co_filename, frame.f_lineno, now[1]
+            if goes_on and (place := user_place()):
+                self.generated = *place, now[1]
         elif n > _GENERATES and self.generated is not None:
             self.generated = *self.generated[:2], max(self.generated[2], now[1])
 
@@ -420,9 +376,10 @@ class Live:
                 one.stepped_with = one.left = None
         self._optimized_in = self.n_steps
         use.steps()
+        at = user_place() if len(self.optimizers) > 1 else None
         for other in self.optimizers.values():
             if other is not use:
-                other.another_steps()
+                other.another_steps(at)
 
     # --- DataLoaders ------------------------------------------------------------------------
 
@@ -512,23 +469,14 @@ class Live:
             by = frame.f_code.co_filename
         if not (is_user_code(by) or tells_something(by)):
             return  # torch's own, or perfkit's
-        user = _user_frame(frame)
-        if user is None:
+        place = user_place(frame)
+        if place is None:
             return
-        key = name, user.f_code.co_filename, user.f_lineno
+        key = name, *place
         if key in self.calls or len(self.calls) < _MOST_OBJECTS:
             n, in_steps, last, before_s = self.calls.get(key, (0, 0, 0, 0.0))
             in_steps += last != self.n_steps
             self.calls[key] = n + 1, in_steps, self.n_steps, before_s + spent_s
-
-
-def _user_frame(frame: Any) -> Any:
-    """The next frame of the user's own code, from this one up; None where none is near."""
-    for _ in range(_DEEPEST):
-        if frame is None or is_user_code(frame.f_code.co_filename):
-            return frame
-        frame = frame.f_back
-    return None
 
 
 def _flags(module: Any) -> dict[str, Any]:

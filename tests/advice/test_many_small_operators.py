@@ -5,6 +5,7 @@ The events are 5 µs apart, in the order of the recording, so that no verdict ha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -54,6 +55,18 @@ class _Deep(nn.Module):
         for layer in self.layers:
             x = x + layer(x).relu()
         return x
+
+
+class _Env:
+    def step(self, row: torch.Tensor) -> torch.Tensor:
+        return row.tanh() + row.square()
+
+
+def _played(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    env, total = _Env(), scores.new_zeros(())
+    for i in range(len(scores)):
+        total = total + env.step(scores[i]).sum()
+    return total
 
 
 def _told(
@@ -129,10 +142,11 @@ def test_only_a_loop_that_calls_a_layer_is_told_of_layers(loss_fn: Any) -> None:
     assert ("no one call does all of them" in found.what_to_do) is (loss_fn is _solved)
 
 
-def test_many_layers_of_a_model_are_for_the_compiler() -> None:
+@pytest.mark.parametrize("kind", [_Deep])
+def test_many_layers_of_a_model_are_for_the_compiler(kind: type[nn.Module]) -> None:
     """The loop over them is the model, and no loop over examples."""
-    (found,) = _told(_Deep(), _of_all, 60)
-    assert (found.line or "").endswith(": x = x + layer(x).relu()")
+    (found,) = _told(kind(), _of_all, 60)
+    assert re.search(r": x = x \+ layer(\.forward)?\(x\)\.relu\(\)$", found.line or "")
     assert "model = torch.compile(model)" in found.what_to_do
 
 
@@ -157,6 +171,14 @@ def test_a_method_that_is_not_forward_is_compiled_itself(frozen: bool) -> None:
     """
     found = _told(nn.Linear(8, 8), _Critic().requires_grad_(not frozen).value, 60)[-1]
     assert found.what_to_do.endswith("@torch.compile\ndef value(self, ...):")
+
+
+def test_steps_of_an_environment_are_for_more_environments_a_call() -> None:
+    """They are no updates: the loop around them is no loop over the steps of a training."""
+    (found,) = _told(nn.Linear(8, 8), _played, 120)
+    assert (found.line or "").endswith(": for i in range(len(scores)):")
+    assert "SyncVectorEnv" in found.what_to_do
+    assert found.changes
 
 
 def test_a_loss_of_all_rows_at_once_is_no_finding() -> None:

@@ -991,7 +991,65 @@ def test_gradients_that_no_step_uses(detached: bool, fused: bool) -> None:
             critic(painter(torch.randn(16, 4))).mean().backward()
             of_painter.step()
 
-    assert ("unused-gradients" in _found(loop)) is not detached
+    found = _found(loop).get("unused-gradients")
+    assert (found is None) is detached
+    if found is not None:
+        assert re.search(r": critic\((fake|painter.*)\)\.mean\(\)\.backward\(\)$", found.line or "")
+        assert "for group in of_painter.param_groups" in found.what_to_do
+        assert "critic(fake).mean().backward(inputs=mine)" in found.what_to_do
+
+
+def test_gradients_of_what_is_updated_alone_are_all_used() -> None:
+    """As advised: no other network's are made."""
+    painter, critic = nn.Linear(4, 8), nn.Linear(8, 1)
+    both = [torch.optim.Adam(one.parameters()) for one in (critic, painter)]
+
+    def loop() -> None:
+        for _, optimizer in itertools.product(range(12), both):
+            optimizer.zero_grad()
+            mine = [p for group in optimizer.param_groups for p in group["params"]]
+            critic(painter(torch.randn(16, 4))).mean().backward(inputs=mine)
+            optimizer.step()
+
+    assert "unused-gradients" not in _found(loop)
+
+
+def _policy_gradient(model: Callable[[torch.Tensor], torch.Tensor], optimizer: Any) -> None:
+    for _ in range(12):
+        state, told = torch.randn(1, 8), []
+        for _ in range(10):
+            told.append(model(state).log_softmax(-1)[0, 0])
+            state = state + 0.1
+        torch.stack(told).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_rows_that_go_through_the_model_one_by_one() -> None:
+    """None needs another one, so the pass before the loss can be one for all."""
+    model = _model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    found = _found(lambda: _policy_gradient(model, optimizer))["single-rows"]
+    assert "10 times for one backward pass" in found.title
+    assert (found.line or "").endswith("told.append(model(state).log_softmax(-1)[0, 0])")
+    assert "torch.stack(rows)" in found.what_to_do
+
+
+def test_rows_that_need_the_one_before_are_no_rows_for_one_pass() -> None:
+    of_row, of_state = nn.Linear(8, 8), nn.Linear(8, 8)
+    both = [*of_row.parameters(), *of_state.parameters()]
+    optimizer = torch.optim.SGD(both, lr=0.01)
+
+    def loop() -> None:
+        for _ in range(12):
+            state = torch.zeros(1, 8)
+            for _ in range(10):
+                state = (of_row(torch.randn(1, 8)) + of_state(state)).tanh()
+            state.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert "single-rows" not in _found(loop)
 
 
 def test_optimizers_that_share_a_backward_pass_use_their_gradients() -> None:

@@ -15,8 +15,10 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, found
 from perfkit.advice.line_kinds import (
     BACKWARD,
+    ENVIRONMENT,
     FORWARD,
     OTHER,
+    PASSES,
     SLEEP,
     TEXT,
     WAITING,
@@ -26,7 +28,8 @@ from perfkit.advice.line_kinds import (
     text_lines,
 )
 from perfkit.advice.rules import rule
-from perfkit.base.in_one_call import rounds_in_one_call
+from perfkit.base.backward_for import keeps_graphs
+from perfkit.base.in_one_call import code_of, rounds_in_one_call
 from perfkit.base.source import Loop, loops_around, only_line_with, shown_line, statement
 from perfkit.base.words import fmt_count, fmt_ms, fmt_share, plural
 from perfkit.trace.ask.breakdown import after_updates
@@ -73,7 +76,7 @@ _MORE_A_CALL = (
     "# The profiler adds some µs to each call: compare with an unprofiled step"
 )
 # Where operators run that no line of the forward pass calls by itself.
-_PASSES = re.compile(r"\.(backward|step)\(|\bautograd\.grad\(")
+_PASSES = re.compile(rf"{PASSES}|\bautograd\.grad\(")
 # A loop with so many samples of those around it issues what they issue.
 _INNER = 0.7
 _TITLES = {
@@ -316,13 +319,15 @@ def _issued_at(case: Case) -> _Place | None:
         what_to_do, shown = _BATCH.format(n_passes), only_line_with(r"\.backward\(") or shown
     elif kind and kind not in (OTHER, FORWARD, BACKWARD):
         what_to_do = kind.what_to_do
+    elif loop and ENVIRONMENT.fits(code_of(loop)):
+        what_to_do = ENVIRONMENT.what_to_do
     elif code := rounds_in_one_call(loop, top.source, of_layers=calls_layers):
         what_to_do = code
-    elif any(
+    elif keeps_graphs(top.file) or any(
         _PASSES.search(x.source) and (x.file, x.function) == (top.file, top.function)
         for x in case.lines.by_line()
     ):
-        what_to_do = _MORE_A_CALL  # the training loop itself is nothing to compile
+        what_to_do = _MORE_A_CALL  # the training loop itself, and this, is nothing to compile
     else:
         function = top.function if top.function.isidentifier() else "the_function"
         at = (one for one, *_ in case.lines.stacks if one[0].place == (top.file, top.line))

@@ -12,9 +12,11 @@ from perfkit.advice.findings import Finding, found
 from perfkit.advice.line_kinds import (
     BACKWARD,
     BY_LIBRARY,
+    ENVIRONMENT,
     LOGGING,
     OPENS,
     OTHER,
+    PASSES,
     PENALTY,
     TEXT,
     LineKind,
@@ -45,7 +47,7 @@ _LEAST_OF_A_FUNCTION = 0.2
 # What is of one kind needs fewer, and a smaller share to be felt.
 _LEAST_OF_A_KIND, _LEAST_KIND = 5, 0.1
 # Lines that every training loop has, and that say nothing by themselves.
-_USUAL = re.compile(r"\.backward\(|\.step\(|\.zero_grad\(|^(async )?for\b.*:$|^with\b.*:$")
+_USUAL = re.compile(rf"{PASSES}|\.zero_grad\(|^(async )?for\b.*:$|^with\b.*:$")
 
 # A line that calls the model, whether torch's layers or a package's.
 _COMPUTES = re.compile(r"torch/nn/modules|^forward \((?!torch/)")
@@ -92,7 +94,9 @@ def _in_a_function(case: Case) -> Iterator[Finding]:
         n, share = sum(x.n_samples for x in lines), sum(x.share for x in lines)
         if n < _LEAST_SAMPLES or share < _LEAST_OF_A_FUNCTION:
             return
-        is_usual = any(x.is_framework or _USUAL.search(x.source) for x in lines)
+        is_usual = any(
+            x.is_framework or _USUAL.search(x.source) or ENVIRONMENT.fits(x.source) for x in lines
+        )
         if is_usual or re.match("forward$|<", name) or _COMPUTES.search(lines[0].mostly):
             continue
         if 3 * sum(x.n_samples for x in lines if "torch.nn.modules" in x.library_function) > n:
@@ -175,7 +179,7 @@ def of_a_kind(case: Case) -> Iterator[Finding]:
 
 # Of so many lines the code is told.
 _MOST_PLACES = 3
-_IN_TORCH = re.compile(r"\.(backward|step|zero_grad)\(")
+_IN_TORCH = re.compile(rf"{PASSES}|\.zero_grad\(")
 _LOG_CALL = re.compile(r"([\w.]+)\.(debug|info|warning|error|critical)\(")
 _HAND_OVER = (
     "# of values that are handed over, text is made only where it is shown; or take it out:\n"
@@ -259,7 +263,7 @@ def backward_by_row(case: Case) -> Iterator[Finding]:
         n_passes += count * bool(_PASS.search(source))
         if _KEPT.search(source):
             of.update({(*one, source): count for one in around[:1]})
-        elif waits or re.search(r"\.(backward|step)\(", source):
+        elif waits or re.search(PASSES, source):
             of_steps |= {loop for loop, _ in around}
     known = (
         (key, count)

@@ -11,7 +11,8 @@ from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, fact
 from perfkit.advice.state import alive, state
 from perfkit.base.mostly_zeros import AS_SPARSE, OneHotFactor, SparseFactor
-from perfkit.base.source import only_line_with
+from perfkit.base.single_rows import SingleRows
+from perfkit.base.source import only_line_with, shown_line
 from perfkit.base.words import fmt_count, fmt_share
 from perfkit.measure.graph_looks import LOSSES, PRODUCTS, IgnoredTargets
 from perfkit.measure.live import Live
@@ -24,6 +25,8 @@ _MANY_CLASSES, _MOST_OF_IT = 20_000, 0.5
 _MAKES, _NEAR = (("aten::one_hot",), ("aten::scatter_", "aten::scatter"), ("aten::index",)), 3
 _BESIDE = ("aten::zeros", "aten::to")
 _BACK = [f"autograd::engine::evaluate_function: {one}" for one in PRODUCTS]
+# A few passes are a loss of pairs or triples.
+_MANY_ROWS = 8
 _MULTIPLY = ("aten::mm", "aten::addmm", "aten::matmul", "aten::linear", *PRODUCTS, *_BACK)
 
 
@@ -154,3 +157,24 @@ def _of_product(case: Case, back: int) -> tuple[float, str | None]:
     # the same line may make products that no gradient goes through
     of_line = sum(x.share for x in case.lines.by_line() if x.shown == line)
     return max(case.share_at(found), of_line), line
+
+
+@state
+def single_rows(live: Live) -> Iterator[Finding]:
+    """A model gets one row after the other, and each has a graph of its own until the loss."""
+    n = max((one.n for one in live.graphs if isinstance(one, SingleRows)), default=0)
+    at = max(((use.n_calls, use.called_at) for use in live.modules.values()), default=(0, None))[1]
+    if n < _MANY_ROWS:
+        return
+    yield fact(
+        "single-rows",
+        f"One row at a time goes through the model, {fmt_count(n)} times for one backward pass",
+        ("none of these passes needs another one: one for all rows has the same gradients",),
+        "outputs = model(torch.stack(rows))  # before the loss, one pass for all\n"
+        "# where an output decides which row comes next, as a policy's: there without a graph\n"
+        "with torch.no_grad():\n"
+        "    output = model(row)  # keep the row, and what was chosen, for that one pass",
+        line=None if at is None else shown_line(*at),
+        acts_on=("forward", "backward"),
+        leaves=1 / n,
+    )

@@ -9,6 +9,7 @@ from typing import Any
 from perfkit.advice.case import Case
 from perfkit.advice.findings import Finding, amdahl, fact
 from perfkit.advice.state import alive, state
+from perfkit.base.backward_for import backward_for
 from perfkit.base.source import (
     call_with,
     line_of,
@@ -133,6 +134,7 @@ def unused_gradients(live: Live) -> Iterator[Finding]:
         return
     of = [optimizer for _, optimizer in thrown_away]
     n = sum(len(group["params"]) for one in of for group in one.param_groups)
+    line, code = backward_for(set().union(*(use.thrown_away_at for use, _ in thrown_away)))
     yield fact(
         "unused-gradients",
         f"Backward makes gradients of {plural(n, 'tensor')} that no step uses",
@@ -140,10 +142,10 @@ def unused_gradients(live: Live) -> Iterator[Finding]:
             f"they were there when another optimizer stepped, and were cleared before the step of "
             f"their own ({', '.join(map(name_of, of))})",
         ),
-        "with torch.no_grad():  # what the other loss only takes as its input\n"
-        "    fake = generator(noise)\n"
-        "# and a network that a loss only goes through keeps its weights out of it:\n"
-        "critic.requires_grad_(False)  # and True again for its own loss",
+        code
+        or 'mine = [p for group in optimizer.param_groups for p in group["params"]]\n'
+        "loss.backward(inputs=mine)  # of each loss, with the optimizer that steps after it",
+        line=None if line is None else shown_line(*line),
         acts_on=("forward", "backward"),
     )
 
