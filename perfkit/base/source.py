@@ -312,8 +312,8 @@ def _loops(lines: tuple[str, ...]) -> list[tuple[int, int]]:
         if isinstance(node, _LOOPS):
             heads = getattr(node, "generators", [node])
             calls = (one.func for one in ast.walk(node) if isinstance(one, ast.Call))
-            # layer(x) and layers[i](x), not row.mean()
-            called = _names(*(one for one in calls if not isinstance(one, ast.Attribute)))
+            # layer(x), layers[i](x) and layer.forward(x), not row.mean()
+            called = _names(*(x for x in calls if getattr(x, "attr", "forward") == "forward"))
             if called.isdisjoint(_names(*(getattr(one, "target", ast.Pass()) for one in heads))):
                 found.append((node.lineno, node.end_lineno or node.lineno))
     return found

@@ -169,6 +169,14 @@ def test_a_loop_of_no_known_form_gets_no_code(loop: str, words: str, tmp_path: P
     assert all(line.startswith("#") for line in said.splitlines())
 
 
+@pytest.mark.parametrize("call", ["flow(x)", "flow.forward(x)", "flows[flow](x)"])
+def test_a_loop_over_layers_is_the_model_and_no_loop_of_operators(
+    call: str, tmp_path: Path
+) -> None:
+    loop = f"for flow in flows:\n    x = {call}"
+    assert loops_around(*_last_line(tmp_path, loop)) == []
+
+
 def test_the_best_of_each_row_has_its_form(tmp_path: Path) -> None:
     loop = (
         "for tag in range(n):\n    score = before + table[tag]\n    best.append(score.logsumexp(0))"
