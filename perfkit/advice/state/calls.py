@@ -98,10 +98,11 @@ def needless(live: Live) -> Iterator[Finding]:
 
 
 def _of_these(case: Case, places: Sequence[tuple[str, int]]) -> tuple[float, None]:
-    """The most that these lines take by their samples, with what they call."""
+    """The most that these lines take: by samples, which may be points short, if that is little."""
     n = sum(n for frames, _, n in case.lines.stacks if any(x.place in places for x in frames))
     classes = sum(case.lost_to(one) for one in ("forward", "other"))
-    return min(wilson(n, case.lines.n_samples)[1], classes), None
+    most = wilson(n, case.lines.n_samples)[1]
+    return most if 2 * most < classes else classes, None
 
 
 @state
