@@ -220,6 +220,25 @@ def test_weights_taken_by_name_shorten_a_step_by_what_they_take(large: bool) -> 
     assert large or "np.sort(numbers)" in (first.line or "")
 
 
+def test_two_models_called_as_often_from_places_not_known_raise_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As below a trainer whose stack is deep; a place and none were compared."""
+    models = [nn.Linear(4, 4) for _ in range(2)]
+
+    def place(*_: Any) -> Any:
+        called = sys._getframe(1).f_locals.get("module")
+        return ("train.py", 3) if called is models[1] else None
+
+    monkeypatch.setattr("perfkit.measure.live.user_place", place)
+    optimizer = torch.optim.SGD([p for one in models for p in one.parameters()], lr=0.01)
+    with perfkit.profile() as p:
+        for _ in range(8):
+            sum(one(torch.randn(1, 4)).sum() for _ in range(9) for one in models).backward()
+            optimizer.step()
+    assert any(f.rule == "single-rows" for f in p.result.diagnosis.findings)
+
+
 def _saving(how: str) -> None:
     """A checkpoint in each step or every tenth one, or results in each step."""
     model = nn.Sequential(nn.Linear(8, 2), nn.Linear(1000, 4000)) if how != "results" else _model()

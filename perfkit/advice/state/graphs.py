@@ -163,9 +163,9 @@ def _of_product(case: Case, back: int) -> tuple[float, str | None]:
 def single_rows(live: Live) -> Iterator[Finding]:
     """A model gets one row after the other, and each has a graph of its own until the loss."""
     n = max((one.n for one in live.graphs if isinstance(one, SingleRows)), default=0)
-    at = max(((use.n_calls, use.called_at) for use in live.modules.values()), default=(0, None))[1]
     if n < _MANY_ROWS:
         return
+    at = max(live.modules.values(), key=lambda use: use.n_calls).called_at if live.modules else None
     yield fact(
         "single-rows",
         f"One row at a time goes through the model, {fmt_count(n)} times for one backward pass",
